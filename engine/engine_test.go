@@ -329,7 +329,7 @@ func TestPreemptedWithItsPromptCached(t *testing.T) {
 	r := Request{Prompt: tokens[0], Sampling: model.Sampling{MaxTokens: 30, IgnoreEOS: true, LogProbs: true}}
 	want := alone(t, m, r)
 	found := 0
-	r.Mask = func(_ int, answer []int32) ([]uint64, error) {
+	r.Mask = func(_ context.Context, _ int, answer []int32) ([]uint64, error) {
 		found = e.running[0].cached // the loop waits for this
 		if len(answer)%7 == 6 {
 			e.post(func() {
@@ -532,7 +532,7 @@ func TestChoicesThatCompressWhileDecoding(t *testing.T) {
 		r := Request{
 			Prompt: tokens[0], Context: contexts[0], Policy: &lukv.Policy{Decode: d}, Choices: 6,
 			Sampling: model.Sampling{MaxTokens: 20, Temperature: 1, IgnoreEOS: true},
-			Mask: func(choice int, answer []int32) ([]uint64, error) {
+			Mask: func(_ context.Context, choice int, answer []int32) ([]uint64, error) {
 				if choice == 5 { // the last to be drawn
 					most.Store(max(most.Load(), e.running[0].choices[0].session.Cache().PoolStats().Bytes))
 				}
@@ -684,7 +684,7 @@ func TestEndsAndMasks(t *testing.T) {
 	mask := make([]uint64, (m.Config().Vocab+63)/64)
 	mask[1], mask[2] = 1<<3, 1<<5
 	r.Sampling = model.Sampling{MaxTokens: 6, Temperature: 1}
-	r.Mask = func(choice int, answer []int32) ([]uint64, error) {
+	r.Mask = func(_ context.Context, choice int, answer []int32) ([]uint64, error) {
 		if len(answer) == 4 {
 			return nil, errors.New("enough")
 		}
@@ -704,7 +704,7 @@ func TestEndsAndMasks(t *testing.T) {
 	require.ErrorContains(t, last, "enough")
 
 	r.Choices = 2
-	r.Mask = func(choice int, answer []int32) ([]uint64, error) {
+	r.Mask = func(_ context.Context, choice int, answer []int32) ([]uint64, error) {
 		if len(answer) == 2+choice {
 			return nil, io.EOF
 		}
@@ -1020,13 +1020,13 @@ func TestReplaysAreLimited(t *testing.T) {
 	want := alone(t, m, r)
 	most := 0
 	lose := sync.OnceFunc(func() { e.post(func() { preemptLast(e) }) })
-	r.Mask = func(choice int, answer []int32) ([]uint64, error) {
+	r.Mask = func(_ context.Context, choice int, answer []int32) ([]uint64, error) {
 		if choice == 0 && len(answer) == 100 {
 			lose()
 		}
 		return nil, nil
 	}
-	other, err := e.Submit(t.Context(), Request{Prompt: tokens[0][:20], Sampling: model.Sampling{MaxTokens: 400, IgnoreEOS: true}, Mask: func(int, []int32) ([]uint64, error) {
+	other, err := e.Submit(t.Context(), Request{Prompt: tokens[0][:20], Sampling: model.Sampling{MaxTokens: 400, IgnoreEOS: true}, Mask: func(context.Context, int, []int32) ([]uint64, error) {
 		most = max(most, e.replayed) // the loop waits for this
 		return nil, nil
 	}})

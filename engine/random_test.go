@@ -207,8 +207,8 @@ func randomRequests(rng *rand.Rand, cfg *model.Config, n int) []randomRequest {
 }
 
 // randomMask allows some tokens after some answers, and ends others.
-func randomMask(seed uint64, vocab int) func(int, []int32) ([]uint64, error) {
-	return func(choice int, answer []int32) ([]uint64, error) {
+func randomMask(seed uint64, vocab int) func(context.Context, int, []int32) ([]uint64, error) {
+	return func(_ context.Context, choice int, answer []int32) ([]uint64, error) {
 		h := seed + uint64(choice)
 		for _, id := range answer {
 			h = h*31 + uint64(id) + 7
@@ -303,7 +303,7 @@ func (r *randomRequest) choose(m *model.Model, o Options, i int, out *outcome) e
 	for answer := []int32(nil); ; {
 		var mask []uint64
 		if r.Mask != nil {
-			if mask, err = r.Mask(i, answer); err == io.EOF {
+			if mask, err = r.Mask(ctx, i, answer); err == io.EOF {
 				out.finish[i] = model.FinishStop
 				return nil
 			}

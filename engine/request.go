@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -49,10 +50,12 @@ type Request struct {
 	ShowSpecial bool
 
 	// Mask, if not nil, is asked before each token of a choice which tokens may be
-	// drawn (see model.Sampler.Next), given the answer's tokens so far. For each
-	// choice, it is called from one goroutine at a time. io.EOF ends the choice, as a
-	// token that ends answers would; any other error ends the request.
-	Mask func(choice int, answer []int32) ([]uint64, error)
+	// drawn (see model.Sampler.Next), given the answer's tokens so far. It must be a
+	// function of these alone. It is called from one goroutine at a time, beside the
+	// computation of other answers, which do not wait for it; ctx ends with the request.
+	// io.EOF ends the choice, as a token that ends answers would; any other error ends the
+	// request.
+	Mask func(ctx context.Context, choice int, answer []int32) ([]uint64, error)
 
 	// Echo returns the tokens of the prompt that follow the compressed context, before
 	// those of the answer, each with the log-probabilities that Sampling asks for. The

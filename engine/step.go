@@ -395,7 +395,7 @@ func (c *choice) drawOne() bool {
 	}
 	var mask []uint64
 	if j.req.Mask != nil {
-		mask, c.err = j.req.Mask(c.index, c.answer)
+		mask, c.err = j.req.Mask(j.ctx, c.index, c.answer)
 		if c.err == io.EOF {
 			c.err, c.events = nil, append(c.events, Event{Choice: c.index})
 			c.end(&c.events[len(c.events)-1], model.FinishStop)

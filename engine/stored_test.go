@@ -466,7 +466,7 @@ func TestPreemptedWhileCompressing(t *testing.T) {
 			}
 			want := alone(t, m, r)
 			e := newEngine(t, m, Options{})
-			r.Mask = func(_ int, answer []int32) ([]uint64, error) {
+			r.Mask = func(_ context.Context, _ int, answer []int32) ([]uint64, error) {
 				if len(answer)%7 == 6 {
 					e.post(func() { preemptLast(e) })
 				}

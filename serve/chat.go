@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -123,7 +124,7 @@ func (s *Server) chatRequest(r *http.Request, f *fields, counting bool) (*chatRe
 	}
 	refuse(f, "functions")
 	refuse(f, "function_call")
-	c.follow(f, &in)
+	c.follow(r.Context(), f, &in)
 	hidden, budget := f.has("include_reasoning") && !f.boolean("include_reasoning"), f.integer("thinking_token_budget", -1, 0, math.MaxInt32)
 	if o := f.object("kv_compression"); o != nil && o.has("keep_turns") {
 		c.keepTurns = o.integer("keep_turns", 0, 1, maxMessages)
@@ -189,16 +190,16 @@ func (c *chatRequest) error(err error) *apiError {
 }
 
 // follow constrains answers to the requested format, or to calls of tools.
-func (c *chatRequest) follow(f *fields, in *chat.Input) {
+func (c *chatRequest) follow(ctx context.Context, f *fields, in *chat.Input) {
 	like, param := format(f), "response_format"
 	var begin *toolCalls // says where the language begins; nil: with the answer
 	if c.calls = tools(f, c.v, in); c.calls != nil {
 		c.q.ShowSpecial = true
 		auto := c.calls.choice == "auto"
 		if auto && like.key != nil {
-			like = c.calls.orFormat(c.v, like)
+			like = c.calls.orFormat(ctx, c.v, like)
 		} else { // if a call has to be made, the format of text does not matter
-			like, param = c.calls.language(c.v), "tools"
+			like, param = c.calls.language(ctx, c.v), "tools"
 			if auto || c.calls.must {
 				begin = c.calls
 			}
@@ -207,7 +208,7 @@ func (c *chatRequest) follow(f *fields, in *chat.Input) {
 	if like.key == nil || f.err != nil {
 		return
 	}
-	if err := c.v.constrain(&c.q, like, begin); err != nil {
+	if err := c.v.constrain(ctx, &c.q, like, begin); err != nil {
 		f.fail(param, "%v", err)
 	}
 }

@@ -130,7 +130,7 @@ func (c *textRequest) build(r *http.Request, f *fields, special bool, like langu
 			return err
 		}
 		if like.key != nil {
-			if err := v.constrain(&q, like, nil); err != nil {
+			if err := v.constrain(r.Context(), &q, like, nil); err != nil {
 				return invalid("response_format", "%v", err)
 			}
 		}

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
@@ -42,7 +43,7 @@ type language struct {
 }
 
 // grammar compiles a language, or finds it compiled.
-func (v *served) grammar(l language) (*grammar.Grammar, error) {
+func (v *served) grammar(ctx context.Context, l language) (*grammar.Grammar, error) {
 	gs := &v.grammars
 	gs.once.Do(func() {
 		// Control tokens never match: they are not text.
@@ -69,7 +70,7 @@ func (v *served) grammar(l language) (*grammar.Grammar, error) {
 	if g != nil {
 		return g, nil
 	}
-	g, err := grammar.Compile(gs.vocab, l.part) // unlocked: nobody waits for another's large one
+	g, err := grammar.Compile(ctx, gs.vocab, l.part) // unlocked: nobody waits for another's large one
 	if err != nil {
 		return nil, err
 	}
@@ -184,6 +185,7 @@ func schemaLanguage(f *fields, key string, strict bool) language {
 // constraint says which tokens may come next in the answers to one request.
 type constraint struct {
 	size    int
+	budget  *grammar.Budget
 	ends    []int32 // tokens that end an answer
 	choices []place
 
@@ -203,15 +205,15 @@ type place struct {
 
 // constrain makes the answers follow a language. calls, if not nil, says where it
 // begins; until then, anything may come.
-func (v *served) constrain(q *engine.Request, l language, calls *toolCalls) error {
-	g, err := v.grammar(l)
+func (v *served) constrain(ctx context.Context, q *engine.Request, l language, calls *toolCalls) error {
+	g, err := v.grammar(ctx, l)
 	if err != nil {
 		return err
 	}
-	c := &constraint{size: v.m.Config().Vocab, choices: make([]place, q.Choices), first: -1}
+	c := &constraint{size: v.m.Config().Vocab, budget: grammar.NewBudget(q.Choices), choices: make([]place, q.Choices), first: -1}
 	if l.first != nil {
 		c.first = l.firstToken
-		if c.behind, err = v.grammar(*l.first); err != nil {
+		if c.behind, err = v.grammar(ctx, *l.first); err != nil {
 			return err
 		}
 	}
@@ -247,9 +249,9 @@ func (v *served) atLeast(q *engine.Request, n int) {
 			ends[id>>6] |= 1 << (id & 63)
 		}
 	}
-	q.Mask = func(choice int, answer []int32) (mask []uint64, err error) {
+	q.Mask = func(ctx context.Context, choice int, answer []int32) (mask []uint64, err error) {
 		if inner != nil {
-			mask, err = inner(choice, answer)
+			mask, err = inner(ctx, choice, answer)
 		}
 		if err != nil || len(answer) >= n {
 			return mask, err
@@ -266,14 +268,14 @@ func (v *served) atLeast(q *engine.Request, n int) {
 }
 
 // mask is the engine.Request.Mask that allows what continues the answer so far.
-func (c *constraint) mask(choice int, answer []int32) ([]uint64, error) {
+func (c *constraint) mask(ctx context.Context, choice int, answer []int32) ([]uint64, error) {
 	p := &c.choices[choice]
 	for ; p.read < len(answer); p.read++ {
 		if p.read == 0 && answer[0] == c.first {
 			p.g, p.state = c.behind, c.behind.Start()
 			continue
 		}
-		next, err := p.g.Token(p.state, answer[p.read])
+		next, err := p.g.Token(ctx, c.budget, p.state, answer[p.read])
 		if err != nil {
 			return nil, err
 		}
@@ -282,7 +284,7 @@ func (c *constraint) mask(choice int, answer []int32) ([]uint64, error) {
 		}
 		p.state = next
 	}
-	mask, err := c.next(p.g, p.state)
+	mask, err := c.next(ctx, p.g, p.state)
 	if len(answer) == 0 && c.first >= 0 && err == nil {
 		mask = slices.Clone(mask)
 		mask[c.first>>6] |= 1 << (c.first & 63)
@@ -293,8 +295,8 @@ func (c *constraint) mask(choice int, answer []int32) ([]uint64, error) {
 var errNoToken = errors.New("no token of the model goes on in the format that the answer has to have")
 
 // next returns the mask of a state, or io.EOF if the text can only end.
-func (c *constraint) next(g *grammar.Grammar, s *grammar.State) ([]uint64, error) {
-	mask, some, err := g.Mask(s)
+func (c *constraint) next(ctx context.Context, g *grammar.Grammar, s *grammar.State) ([]uint64, error) {
+	mask, some, err := g.Mask(ctx, c.budget, s)
 	switch {
 	case err != nil:
 		return nil, err
@@ -312,16 +314,16 @@ func (c *constraint) next(g *grammar.Grammar, s *grammar.State) ([]uint64, error
 }
 
 // maskCalls is mask for answers in which calls may begin later.
-func (c *constraint) maskCalls(choice int, answer []int32) ([]uint64, error) {
+func (c *constraint) maskCalls(ctx context.Context, choice int, answer []int32) ([]uint64, error) {
 	p := &c.choices[choice]
 	for ; p.read < len(answer) && p.state == nil; p.read++ {
 		var err error
-		if p.state, err = p.calls.token(answer[p.read]); err != nil {
+		if p.state, err = p.calls.token(ctx, c.budget, answer[p.read]); err != nil {
 			return nil, err
 		}
 	}
 	if p.state != nil {
-		return c.mask(choice, answer)
+		return c.mask(ctx, choice, answer)
 	}
 	if t := p.calls.t; t.must { // the answer begins with a token that is not text
 		mask := make([]uint64, (c.size+63)/64)

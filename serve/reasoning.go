@@ -77,7 +77,7 @@ func (c *chatRequest) reasons(hidden bool, budget int) {
 	if c.q.Mask != nil || t.budget >= 0 {
 		m := &reasoningMask{reasoning: t, behind: c.q.Mask, size: v.m.Config().Vocab, choices: make([]reasoningPlace, c.q.Choices)}
 		if m.behind == nil {
-			m.behind = func(int, []int32) ([]uint64, error) { return nil, nil }
+			m.behind = func(context.Context, int, []int32) ([]uint64, error) { return nil, nil }
 		}
 		for id := range int32(m.size) {
 			if v.m.Ends(id, &c.q.Sampling) {
@@ -91,7 +91,7 @@ func (c *chatRequest) reasons(hidden bool, budget int) {
 // reasoningMask allows anything while the model thinks, except for the end of the answer.
 type reasoningMask struct {
 	*reasoning
-	behind  func(choice int, answer []int32) ([]uint64, error)
+	behind  func(ctx context.Context, choice int, answer []int32) ([]uint64, error)
 	size    int
 	ends    []int32
 	choices []reasoningPlace
@@ -104,7 +104,7 @@ type reasoningPlace struct {
 	over bool   // the answer itself begins at read
 }
 
-func (m *reasoningMask) mask(choice int, answer []int32) ([]uint64, error) {
+func (m *reasoningMask) mask(ctx context.Context, choice int, answer []int32) ([]uint64, error) {
 	p := &m.choices[choice]
 	for ; p.read < len(answer) && !p.over; p.read++ {
 		if p.read == 0 && !m.opened && answer[0] != m.begin {
@@ -116,7 +116,7 @@ func (m *reasoningMask) mask(choice int, answer []int32) ([]uint64, error) {
 		p.text = p.text[max(0, len(p.text)-len(thinkEnd)+1):]
 	}
 	if p.over {
-		return m.behind(choice, answer[p.read:])
+		return m.behind(ctx, choice, answer[p.read:])
 	}
 	mask := make([]uint64, (m.size+63)/64)
 	set := func(id int32, on bool) {
@@ -126,7 +126,7 @@ func (m *reasoningMask) mask(choice int, answer []int32) ([]uint64, error) {
 	}
 	switch {
 	case len(answer) == 0 && !m.opened: // a thought begins, or the answer
-		first, err := m.behind(choice, answer)
+		first, err := m.behind(ctx, choice, answer)
 		if first == nil || err != nil || m.begin < 0 {
 			return first, err
 		}

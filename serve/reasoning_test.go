@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"context"
 	"encoding/json"
 	"strings"
 	"testing"
@@ -248,7 +249,7 @@ func TestReasoningMask(t *testing.T) {
 	c := &chatRequest{sharedFields: sharedFields{v: v, q: engine.Request{Choices: 1, Prompt: []int32{1}}}}
 	yes := uint64(1) << 40
 	var behind [][]int32
-	c.q.Mask = func(_ int, answer []int32) ([]uint64, error) {
+	c.q.Mask = func(_ context.Context, _ int, answer []int32) ([]uint64, error) {
 		behind = append(behind, answer)
 		mask := make([]uint64, (v.m.Config().Vocab+63)/64)
 		mask[0] = yes
@@ -256,12 +257,12 @@ func TestReasoningMask(t *testing.T) {
 	}
 	c.reasons(false, -1)
 	require.True(t, c.q.ShowSpecial)
-	mask, err := c.q.Mask(0, nil)
+	mask, err := c.q.Mask(t.Context(), 0, nil)
 	require.NoError(t, err)
 	require.Equal(t, yes|1<<markID, mask[0])
 	answer := []int32{markID}
 	for _, id := range v.tok.Encode("well"+thinkEnd, tokenizer.EncodeOptions{}) {
-		mask, err = c.q.Mask(0, answer)
+		mask, err = c.q.Mask(t.Context(), 0, answer)
 		require.NoError(t, err)
 		for e := range int32(v.m.Config().Vocab) {
 			require.Equal(t, !v.m.Ends(e, &model.Sampling{}), mask[e>>6]>>(e&63)&1 == 1)
@@ -269,7 +270,7 @@ func TestReasoningMask(t *testing.T) {
 		answer = append(answer, id)
 	}
 	for range 2 {
-		mask, err = c.q.Mask(0, answer)
+		mask, err = c.q.Mask(t.Context(), 0, answer)
 		require.NoError(t, err)
 		require.Equal(t, yes, mask[0])
 		answer = append(answer, 40)

@@ -255,18 +255,18 @@ func explain(f *fields, in *chat.Input) {
 // otherwise of what follows the mark. If nothing has to be called, schemas that are not
 // strict and cannot be enforced allow any object; if there are too many to be enforced
 // together, all that are not strict do.
-func (t *toolCalls) language(v *served) language {
-	out := t.languageOf(v, false)
+func (t *toolCalls) language(ctx context.Context, v *served) language {
+	out := t.languageOf(ctx, v, false)
 	if t.choice == "auto" {
-		if _, err := v.grammar(out); err != nil {
-			return t.languageOf(v, true)
+		if _, err := v.grammar(ctx, out); err != nil {
+			return t.languageOf(ctx, v, true)
 		}
 	}
 	return out
 }
 
 // languageOf is language; with loose, only strict schemas are enforced.
-func (t *toolCalls) languageOf(v *served, loose bool) language {
+func (t *toolCalls) languageOf(ctx context.Context, v *served, loose bool) language {
 	auto := t.choice == "auto"
 	key := fmt.Appendf(nil, "calls %s %q %v %v %v", t.name, t.choice, t.many, t.must, loose)
 	var list []grammar.Part
@@ -278,7 +278,7 @@ func (t *toolCalls) languageOf(v *served, loose bool) language {
 		if auto && !fn.strict {
 			var err error
 			if !loose {
-				_, err = v.grammar(language{part: arguments, key: fmt.Appendf(nil, "schema false %s", fn.parameters)})
+				_, err = v.grammar(ctx, language{part: arguments, key: fmt.Appendf(nil, "schema false %s", fn.parameters)})
 			}
 			if loose || err != nil {
 				arguments = anyObject().part
@@ -302,8 +302,8 @@ func (t *toolCalls) languageOf(v *served, loose bool) language {
 
 // orFormat returns the language of answers that follow a format or make calls, as the
 // model decides.
-func (t *toolCalls) orFormat(v *served, format language) language {
-	calls := t.language(v)
+func (t *toolCalls) orFormat(ctx context.Context, v *served, format language) language {
+	calls := t.language(ctx, v)
 	if t.mark != "" && t.first >= 0 {
 		format.firstToken, format.first = t.first, &calls
 		return format
@@ -324,7 +324,7 @@ type callStart struct {
 }
 
 // token takes a token and returns the state after it; nil before the calls.
-func (c *callStart) token(id int32) (*grammar.State, error) {
+func (c *callStart) token(ctx context.Context, budget *grammar.Budget, id int32) (*grammar.State, error) {
 	if id == c.t.first {
 		return c.g.Start(), nil
 	}
@@ -333,7 +333,7 @@ func (c *callStart) token(id int32) (*grammar.State, error) {
 	}
 	c.text = append(c.text, c.tok.TokenBytes(id)...)
 	if c.t.mark == "" {
-		s, err := c.g.Bytes(c.g.Start(), c.text)
+		s, err := c.g.Bytes(ctx, budget, c.g.Start(), c.text)
 		switch {
 		case s == nil || err != nil:
 			c.none = true
@@ -343,7 +343,7 @@ func (c *callStart) token(id int32) (*grammar.State, error) {
 		return nil, err
 	}
 	if i := bytes.Index(c.text, []byte(c.t.mark)); i >= 0 {
-		s, err := c.g.Bytes(c.g.Start(), c.text[i+len(c.t.mark):])
+		s, err := c.g.Bytes(ctx, budget, c.g.Start(), c.text[i+len(c.t.mark):])
 		c.none = s == nil
 		return s, err
 	}

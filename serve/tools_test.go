@@ -274,16 +274,16 @@ func TestManyTools(t *testing.T) {
 	call := []byte(`{"name": "f69", "` + v.toolSyntax().key + `": {"`)
 	for choice, ok := range map[string]bool{"auto": true, "": false, "f69": true} {
 		calls.choice = choice
-		g, err := v.grammar(calls.language(v))
+		g, err := v.grammar(t.Context(), calls.language(t.Context(), v))
 		require.Equal(t, ok, err == nil, "%q: %v", choice, err)
 		if ok {
-			s, err := g.Bytes(g.Start(), call)
+			s, err := g.Bytes(t.Context(), nil, g.Start(), call)
 			require.NoError(t, err)
 			require.NotNil(t, s)
 		}
 	}
 	calls.choice, calls.functions[0].strict = "auto", true
-	_, err = v.grammar(calls.language(v))
+	_, err = v.grammar(t.Context(), calls.language(t.Context(), v))
 	require.NoError(t, err)
 }
 
@@ -460,18 +460,18 @@ func TestToolFamilies(t *testing.T) {
 			calls := tools(f, v, &in)
 			require.Nil(t, f.err)
 			q := engine.Request{Choices: 1}
-			require.NoError(t, v.constrain(&q, calls.language(v), calls))
-			mask, err := q.Mask(0, nil)
+			require.NoError(t, v.constrain(t.Context(), &q, calls.language(t.Context(), v), calls))
+			mask, err := q.Mask(t.Context(), 0, nil)
 			require.NoError(t, err)
 			require.Nil(t, mask, "everything may come")
 			ids := v.tok.Encode(test.text, tokenizer.EncodeOptions{})
 			for _, part := range []string{test.call, `{"city": "`} {
 				ids = append(ids, v.tok.Encode(part, tokenizer.EncodeOptions{})...)
 				for i := range ids { // token by token, as the engine asks
-					_, err := q.Mask(0, ids[:i+1])
+					_, err := q.Mask(t.Context(), 0, ids[:i+1])
 					require.NoError(t, err)
 				}
-				mask, err = q.Mask(0, ids)
+				mask, err = q.Mask(t.Context(), 0, ids)
 				require.NoError(t, err)
 				require.NotNil(t, mask)
 				allowed := func(s string) bool {
@@ -484,23 +484,23 @@ func TestToolFamilies(t *testing.T) {
 			}
 			// With a format, the answer follows it or makes calls.
 			q = engine.Request{Choices: 1}
-			require.NoError(t, v.constrain(&q, calls.orFormat(v, language{part: grammar.Texts("yes", "no"), key: []byte("x")}), nil))
+			require.NoError(t, v.constrain(t.Context(), &q, calls.orFormat(t.Context(), v, language{part: grammar.Texts("yes", "no"), key: []byte("x")}), nil))
 			begin := v.tok.Encode("yes", tokenizer.EncodeOptions{})
-			mask, err = q.Mask(0, nil)
+			mask, err = q.Mask(t.Context(), 0, nil)
 			require.NoError(t, err)
 			call := v.tok.Encode(v.toolSyntax().mark+test.call, tokenizer.EncodeOptions{})
 			for id, want := range map[int32]bool{begin[0]: true, call[0]: true, v.tok.Encode("w", tokenizer.EncodeOptions{})[0]: false} {
 				require.Equal(t, want, mask[id>>6]>>(id&63)&1 == 1, "%q", v.tok.Piece(id))
 			}
 			for i := range call {
-				_, err = q.Mask(0, call[:i+1])
+				_, err = q.Mask(t.Context(), 0, call[:i+1])
 				require.NoError(t, err)
 			}
 			// Other text stays free.
 			q = engine.Request{Choices: 1}
-			require.NoError(t, v.constrain(&q, calls.language(v), calls))
+			require.NoError(t, v.constrain(t.Context(), &q, calls.language(t.Context(), v), calls))
 			for i, text := 0, v.tok.Encode(`{"n": <tool_cal>`, tokenizer.EncodeOptions{}); i <= len(text); i++ {
-				mask, err = q.Mask(0, text[:i])
+				mask, err = q.Mask(t.Context(), 0, text[:i])
 				require.NoError(t, err)
 				require.Nil(t, mask)
 			}

@@ -2,6 +2,7 @@ package grammar
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -17,6 +18,8 @@ import (
 	"github.com/lukv/lukv/internal/testfuzz"
 	"github.com/stretchr/testify/require"
 )
+
+var bg = context.Background()
 
 // letters returns a vocabulary of all bytes, some pieces of JSON, words, and tokens that
 // are duplicates or empty.
@@ -176,13 +179,13 @@ func decode(t testing.TB, text string) any {
 
 // accepts reports whether a text, read in one go, is in the language.
 func accepts(t testing.TB, g *Grammar, text string) bool {
-	s, err := g.Bytes(g.Start(), []byte(text))
+	s, err := g.Bytes(bg, nil, g.Start(), []byte(text))
 	require.NoError(t, err)
 	return s.MayEnd()
 }
 
 func compileSchema(t testing.TB, schema string, strict bool) *Grammar {
-	g, err := Compile(letters(), Schema([]byte(schema), strict))
+	g, err := Compile(bg, letters(), Schema([]byte(schema), strict))
 	require.NoError(t, err, schema)
 	return g
 }
@@ -193,7 +196,7 @@ func write(t testing.TB, g *Grammar, rng *rand.Rand) (string, bool) {
 	var text []byte
 	s := g.Start()
 	for n := 0; ; n++ {
-		mask, some, err := g.Mask(s)
+		mask, some, err := g.Mask(bg, nil, s)
 		require.NoError(t, err)
 		if s.MayEnd() && (!some || rng.IntN(3) == 0) {
 			return string(text), true
@@ -217,7 +220,7 @@ func write(t testing.TB, g *Grammar, rng *rand.Rand) (string, bool) {
 		}
 		id := may[rng.IntN(len(may))]
 		text = append(text, g.v.bytes[id]...)
-		s, err = g.Token(s, id)
+		s, err = g.Token(bg, nil, s, id)
 		require.NoError(t, err)
 		require.NotNil(t, s, "%q", text)
 	}
@@ -423,12 +426,12 @@ func TestValidValuesAreRead(t *testing.T) {
 			require.True(t, valid(root, root, decode(t, text)), "the generator: %s of %s", text, schema)
 			s := g.Start()
 			for rest := []byte(text); len(rest) > 0; {
-				mask, _, err := g.Mask(s)
+				mask, _, err := g.Mask(bg, nil, s)
 				require.NoError(t, err)
 				var fit []int32
 				for id, b := range g.v.bytes {
 					if len(b) > 0 && bytes.HasPrefix(rest, b) {
-						next, err := g.Token(s, int32(id))
+						next, err := g.Token(bg, nil, s, int32(id))
 						require.NoError(t, err)
 						require.Equal(t, next != nil, mask[id>>6]>>(id&63)&1 == 1, "mask of %q before %q", b, rest)
 						if next != nil {
@@ -439,7 +442,7 @@ func TestValidValuesAreRead(t *testing.T) {
 				require.NotEmpty(t, fit, "%s refuses %s at %q", schema, text, rest)
 				id := fit[m.IntN(len(fit))]
 				rest = rest[len(g.v.bytes[id]):]
-				s, err = g.Token(s, id)
+				s, err = g.Token(bg, nil, s, id)
 				require.NoError(t, err)
 			}
 			require.True(t, s.MayEnd(), "%s of %s", text, schema)
@@ -465,11 +468,11 @@ func TestMaskIsExact(t *testing.T) {
 		rng := rand.New(rand.NewPCG(uint64(i), 3))
 		s := g.Start()
 		for range 60 {
-			mask, some, err := g.Mask(s)
+			mask, some, err := g.Mask(bg, nil, s)
 			require.NoError(t, err)
 			var may []int32
 			for id := range int32(g.v.size) {
-				next, err := g.Token(s, id)
+				next, err := g.Token(bg, nil, s, id)
 				require.NoError(t, err)
 				require.Equal(t, next != nil, mask[id>>6]>>(id&63)&1 == 1, "%s: %q", schema, g.v.bytes[id])
 				if next != nil {
@@ -481,7 +484,7 @@ func TestMaskIsExact(t *testing.T) {
 				require.True(t, s.MayEnd())
 				break
 			}
-			s, err = g.Token(s, may[rng.IntN(len(may))])
+			s, err = g.Token(bg, nil, s, may[rng.IntN(len(may))])
 			require.NoError(t, err)
 		}
 	}
@@ -544,7 +547,7 @@ func TestRefused(t *testing.T) {
 		`{"enum":["` + strings.Repeat("x", 70000) + `"]}`:                                                        "65536",
 		`{"type":"object","properties":{"` + strings.Repeat("x", 70000) + `":true},"additionalProperties":true}`: "65536",
 	} {
-		_, err := Compile(v, Schema([]byte(schema), true))
+		_, err := Compile(bg, v, Schema([]byte(schema), true))
 		require.ErrorContains(t, err, want, "%.100s", schema)
 	}
 }
@@ -552,7 +555,7 @@ func TestRefused(t *testing.T) {
 // TestEqualConstants: a value written in different ways is one value.
 func TestEqualConstants(t *testing.T) {
 	for _, same := range []string{`{"const":1},{"const":1.0}`, `{"enum":[1,20]},{"enum":[0.2e+2,3]}`, `{"const":{"a":1,"b":[-0]}},{"const":{"b":[0.00],"a":10e-1}}`} {
-		_, err := Compile(letters(), Schema([]byte(`{"oneOf":[`+same+`]}`), true))
+		_, err := Compile(bg, letters(), Schema([]byte(`{"oneOf":[`+same+`]}`), true))
 		require.ErrorContains(t, err, `"oneOf"`, same)
 	}
 	for schema, text := range map[string]string{
@@ -569,7 +572,7 @@ func TestEqualConstants(t *testing.T) {
 func TestTinyBound(t *testing.T) {
 	allocated := testing.Benchmark(func(b *testing.B) {
 		for range b.N {
-			_, err := Compile(letters(), Schema([]byte(`{"type":"number","minimum":1e-999999}`), true))
+			_, err := Compile(bg, letters(), Schema([]byte(`{"type":"number","minimum":1e-999999}`), true))
 			require.ErrorContains(b, err, "#/minimum: found 1e-999999")
 		}
 	}).AllocedBytesPerOp()
@@ -590,7 +593,7 @@ func TestApartIsBounded(t *testing.T) {
 		kinds = append(kinds, `{"type":"object","properties":{`+properties+`},"required":[`+names+`]}`)
 	}
 	begin := time.Now()
-	_, err := Compile(letters(), Schema([]byte(`{"$defs":{"v":{"enum":[`+strings.Join(values, ",")+`]}},"oneOf":[`+strings.Join(kinds, ",")+`]}`), true))
+	_, err := Compile(bg, letters(), Schema([]byte(`{"$defs":{"v":{"enum":[`+strings.Join(values, ",")+`]}},"oneOf":[`+strings.Join(kinds, ",")+`]}`), true))
 	require.ErrorContains(t, err, `"oneOf"`)
 	require.Less(t, time.Since(begin), 10*time.Second)
 }
@@ -602,9 +605,9 @@ func TestAmbiguous(t *testing.T) {
 		kinds = append(kinds, fmt.Sprintf(`{"type":"array","items":{"$ref":"#"},"title":"%d"}`, i))
 	}
 	g := compileSchema(t, `{"anyOf":[`+strings.Join(kinds, ",")+`,{"type":"null"}]}`, true)
-	s, err := g.Bytes(g.Start(), []byte("["))
+	s, err := g.Bytes(bg, nil, g.Start(), []byte("["))
 	for err == nil {
-		s, err = g.Bytes(s, []byte("["))
+		s, err = g.Bytes(bg, nil, s, []byte("["))
 	}
 	require.ErrorIs(t, err, ErrAmbiguous)
 
@@ -614,13 +617,13 @@ func TestAmbiguous(t *testing.T) {
 		many = append(many, fmt.Sprintf(`{"type":"string","maxLength":%d}`, 1000+i))
 	}
 	g = compileSchema(t, `{"anyOf":[`+strings.Join(many, ",")+`]}`, true)
-	s, err = g.Bytes(g.Start(), []byte(`"`))
+	s, err = g.Bytes(bg, nil, g.Start(), []byte(`"`))
 	for range 100 {
 		require.NoError(t, err)
-		if _, _, err = g.Mask(s); err == nil {
-			s, err = g.Bytes(s, []byte("a"))
+		if _, _, err = g.Mask(bg, nil, s); err == nil {
+			s, err = g.Bytes(bg, nil, s, []byte("a"))
 		}
-		require.LessOrEqual(t, g.work, maxWork+1)
+		require.LessOrEqual(t, g.meter.done, maxWork+maxFrames)
 		if err != nil {
 			require.ErrorIs(t, err, ErrAmbiguous)
 			return
@@ -635,11 +638,11 @@ func TestForgetting(t *testing.T) {
 	text := []byte(`["` + strings.Repeat("aé", 4000))
 	for i := 0; i < len(text); i++ {
 		var err error
-		s, err = g.Bytes(s, text[i:i+1])
+		s, err = g.Bytes(bg, nil, s, text[i:i+1])
 		require.NoError(t, err)
 		require.NotNil(t, s)
 		if i > 2 && text[i] == 'a' && i%6 == 2 {
-			mask, _, err := g.Mask(s)
+			mask, _, err := g.Mask(bg, nil, s)
 			require.NoError(t, err)
 			require.NotZero(t, mask['x'>>6]>>('x'&63)&1)
 		}
@@ -654,7 +657,7 @@ func TestForgetting(t *testing.T) {
 // ways.
 func TestForgettingFrees(t *testing.T) {
 	for _, expr := range []string{`(?s).*[a-m].{40}`, `(?s).*[a-m].{900}`} {
-		g, err := Compile(letters(), Regexp(expr))
+		g, err := Compile(bg, letters(), Regexp(expr))
 		require.NoError(t, err)
 		rng := rand.New(rand.NewPCG(1, 9))
 		s := g.Start()
@@ -663,9 +666,9 @@ func TestForgettingFrees(t *testing.T) {
 			for i := range text {
 				text[i] = 'a' + byte(rng.IntN(26))
 			}
-			s, err = g.Bytes(s, text)
+			s, err = g.Bytes(bg, nil, s, text)
 			require.NoError(t, err)
-			_, _, err = g.Mask(s)
+			_, _, err = g.Mask(bg, nil, s)
 			require.NoError(t, err)
 		}
 		held, frames := map[*State]bool{}, 0
@@ -675,7 +678,9 @@ func TestForgettingFrees(t *testing.T) {
 			if todo = todo[:len(todo)-1]; x != nil && !held[x] {
 				held[x] = true
 				frames += len(x.frames)
-				todo = append(todo, x.next...)
+				for _, next := range x.next {
+					todo = append(todo, next.to)
+				}
 			}
 		}
 		require.LessOrEqual(t, len(held), maxStates+maxMasks, expr)
@@ -686,7 +691,7 @@ func TestForgettingFrees(t *testing.T) {
 func TestRegexp(t *testing.T) {
 	v := letters()
 	for _, expr := range []string{`a*b+`, `^(yes|no)$`, `[0-9]{2,3}-\d`, `(?i)straße`, `.é?[^a-y]`, `\pL+ \w`, ``, `[^x]`, `(a|b)*?c`} {
-		g, err := Compile(v, Regexp(expr))
+		g, err := Compile(bg, v, Regexp(expr))
 		require.NoError(t, err, expr)
 		judge := regexp.MustCompile(`^(?:` + expr + `)$`)
 		rng := rand.New(rand.NewPCG(1, 4))
@@ -700,18 +705,18 @@ func TestRegexp(t *testing.T) {
 		}
 	}
 	for _, expr := range []string{`(`, `a\b`, `x^`, `(a{1000}){1000}`} {
-		_, err := Compile(v, Regexp(expr))
+		_, err := Compile(bg, v, Regexp(expr))
 		require.Error(t, err, expr)
 	}
 }
 
 func TestParts(t *testing.T) {
-	g, err := Compile(letters(), Repeat(Sequence(Text("<"), OneOf(Texts("a", "ab"), Schema([]byte(`{"type":"integer"}`), true)), Text(">")), Text(";")))
+	g, err := Compile(bg, letters(), Repeat(Sequence(Text("<"), OneOf(Texts("a", "ab"), Schema([]byte(`{"type":"integer"}`), true)), Text(">")), Text(";")))
 	require.NoError(t, err)
 	for text, want := range map[string]bool{"<a>": true, "<ab>;<12>": true, "<a>;": false, "": false, "<b>": false, "<a><a>": false} {
 		require.Equal(t, want, accepts(t, g, text), text)
 	}
-	_, err = Compile(letters(), Texts())
+	_, err = Compile(bg, letters(), Texts())
 	require.Error(t, err)
 }
 
@@ -725,7 +730,7 @@ func FuzzSchema(f *testing.F) {
 		if len(schema) > 4096 {
 			return
 		}
-		g, err := Compile(letters(), Schema(schema, seed%2 == 0))
+		g, err := Compile(bg, letters(), Schema(schema, seed%2 == 0))
 		if err != nil || !utf8.Valid(schema) || bytes.Contains(schema, []byte("$ref")) {
 			return
 		}
@@ -733,7 +738,7 @@ func FuzzSchema(f *testing.F) {
 		var text []byte
 		s := g.Start()
 		for range 100 {
-			mask, some, err := g.Mask(s)
+			mask, some, err := g.Mask(bg, nil, s)
 			if err != nil {
 				require.ErrorIs(t, err, ErrAmbiguous)
 				return
@@ -750,7 +755,7 @@ func FuzzSchema(f *testing.F) {
 				id = (id + 1) % int32(g.v.size)
 			}
 			text = append(text, g.v.bytes[id]...)
-			if s, err = g.Token(s, id); err != nil {
+			if s, err = g.Token(bg, nil, s, id); err != nil {
 				require.ErrorIs(t, err, ErrAmbiguous)
 				return
 			}

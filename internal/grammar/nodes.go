@@ -8,6 +8,7 @@ import (
 // Limits on what is compiled.
 const (
 	maxNodes = 1 << 16 // of an automaton
+	maxEdges = 1 << 19 // that take a byte
 	maxStack = 200     // nested rules while reading
 )
 
@@ -62,11 +63,13 @@ type compiler struct {
 	sets     map[string]int32 // rules of characters in patterns
 	patterns int              // size of the patterns so far, even if nothing is left of them
 	compared int              // amount compared so far to tell schemas apart
+	edges    int              // that take a byte
+	meter    *meter
 	err      error
 }
 
-func newCompiler() *compiler {
-	return &compiler{space: -1, number: -1, integer: -1, texts: map[[2]int]int32{}, anything: map[bool]int32{}, memo: map[schemaKey]int32{}, sets: map[string]int32{}}
+func newCompiler(m *meter) *compiler {
+	return &compiler{meter: m, space: -1, number: -1, integer: -1, texts: map[[2]int]int32{}, anything: map[bool]int32{}, memo: map[schemaKey]int32{}, sets: map[string]int32{}}
 }
 
 // begin makes a rule of two unconnected nodes.
@@ -85,6 +88,7 @@ func (c *compiler) node(r int32) int32 {
 		c.fail(fmt.Errorf("the grammar needs more than %d states", maxNodes))
 		return int32(len(c.nodes) - 1)
 	}
+	_ = c.look(1) // an error stays in c.err
 	c.nodes = append(c.nodes, node{rule: r})
 	return int32(len(c.nodes) - 1)
 }
@@ -95,7 +99,20 @@ func (c *compiler) fail(err error) {
 	}
 }
 
+// look charges n units of work.
+func (c *compiler) look(n int) error {
+	err := c.meter.look(n)
+	if err != nil {
+		c.fail(err)
+	}
+	return err
+}
+
 func (c *compiler) edge(from, to int32, lo, hi byte) {
+	if c.edges++; c.edges > maxEdges {
+		c.fail(fmt.Errorf("the grammar needs more than %d edges", maxEdges))
+		return
+	}
 	c.nodes[from].edges = append(c.nodes[from].edges, edge{lo: lo, hi: hi, to: to})
 }
 
@@ -162,7 +179,9 @@ func (c *compiler) finish(start int32) error {
 	if err := c.checkLeft(); err != nil {
 		return err
 	}
-	c.measure()
+	if c.measure(); c.err != nil {
+		return c.err
+	}
 	if h := c.nodes[c.rules[start].start].height; h < 0 || h >= maxStack {
 		return errors.New("nothing satisfies it")
 	}
@@ -226,6 +245,9 @@ func (c *compiler) before(r int32, empty []bool, visit func(n int32)) {
 			continue
 		}
 		seen[n] = true
+		if c.look(1+len(c.nodes[n].eps)+len(c.nodes[n].calls)) != nil {
+			return // compiling fails
+		}
 		visit(n)
 		todo = append(todo, c.nodes[n].eps...)
 		for _, x := range c.nodes[n].calls {
@@ -286,6 +308,9 @@ func (c *compiler) measure() {
 				continue
 			}
 			n.height = h
+			if c.look(1+len(into[id])+len(returns[id])) != nil {
+				return // compiling fails
+			}
 			levels[h] = append(levels[h], into[id]...)
 			for _, k := range returns[id] {
 				if below := c.nodes[c.rules[k.rule].start].height; below >= 0 && below < maxStack {

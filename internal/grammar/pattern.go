@@ -3,7 +3,7 @@ package grammar
 import (
 	"errors"
 	"fmt"
-	"slices"
+	"regexp/syntax"
 	"strconv"
 	"strings"
 	"unicode"
@@ -12,92 +12,51 @@ import (
 
 // Limits on the patterns of schemas.
 const (
-	maxPatternStates = 1 << 14
+	maxPatternStates = 1 << 15 // of a pattern
+	maxRanges        = 1 << 15 // of characters, in all classes of a pattern
 	maxRepeat        = 1000
 )
 
-// charset is a set of characters as ascending ranges: lo, hi, lo, hi, …
-type charset []rune
-
-// newCharset sorts ranges and joins them.
-func newCharset(ranges ...rune) charset {
-	type span struct{ lo, hi rune }
-	var list []span
-	for i := 0; i+1 < len(ranges); i += 2 {
-		list = append(list, span{ranges[i], ranges[i+1]})
-	}
-	slices.SortFunc(list, func(a, b span) int { return int(a.lo - b.lo) })
-	var out charset
-	for _, x := range list {
-		if n := len(out); n > 0 && x.lo <= out[n-1]+1 {
-			out[n-1] = max(out[n-1], x.hi)
-			continue
-		}
-		out = append(out, x.lo, x.hi)
-	}
-	return out
-}
-
-func (s charset) negated() charset {
-	out, next := charset{}, rune(0)
-	for i := 0; i < len(s); i += 2 {
-		if s[i] > next {
-			out = append(out, next, s[i]-1)
-		}
-		next = s[i+1] + 1
-	}
-	if next <= unicode.MaxRune {
-		out = append(out, next, unicode.MaxRune)
-	}
-	return out
-}
-
-// The classes of ECMA 262.
-var (
-	anyChar    = charset{0, unicode.MaxRune}
-	notLineEnd = newCharset('\n', '\n', '\r', '\r', 0x2028, 0x2029).negated()
-	digitChars = charset{'0', '9'}
-	wordChars  = newCharset('0', '9', 'A', 'Z', '_', '_', 'a', 'z')
-	spaceChars = newCharset('\t', '\r', ' ', ' ', 0xa0, 0xa0, 0x1680, 0x1680, 0x2000, 0x200a, 0x2028, 0x2029, 0x202f, 0x202f, 0x205f, 0x205f, 0x3000, 0x3000, 0xfeff, 0xfeff)
-)
-
-// piece is a part of a pattern.
-type piece struct {
-	op       pieceOp
-	set      charset
-	subs     []*piece
-	min, max int // of repetitions; max -1: no bound
-}
-
-type pieceOp int
-
-const (
-	opChars pieceOp = iota
-	opSequence
-	opChoice
-	opRepeat
-	opBegin // of the text
-	opEnd
-)
-
-// patternParser reads the regular expressions of ECMA 262 with the flag u, as far as they
-// are regular: lookaround, backreferences and word boundaries are refused.
-type patternParser struct {
+// ecmaParser translates the regular expressions of ECMA 262 with the flag u to Go's syntax
+// trees, as far as they are regular: lookaround, backreferences and word boundaries are
+// refused. Sets of characters are written as the members of a class of RE2, whose parser
+// sorts, joins and negates them.
+type ecmaParser struct {
 	text   string
 	at     int
 	depth  int
-	ranges int // of characters, in properties
+	ranges int // of all classes
 }
 
-func (p *patternParser) parse() (*piece, error) {
+// parsePattern returns the syntax tree of a pattern, without capturing groups.
+func parsePattern(text string) (*syntax.Regexp, error) {
+	p := &ecmaParser{text: text}
 	out, err := p.choice()
-	if err == nil && p.at < len(p.text) {
-		err = errors.New("a ) that nothing opens")
+	switch {
+	case err != nil:
+		return nil, err
+	case p.at < len(p.text):
+		return nil, errors.New("a ) that nothing opens")
+	case states(out) > maxPatternStates:
+		return nil, fmt.Errorf("it needs more than %d states", maxPatternStates)
 	}
-	return out, err
+	return out, nil
 }
 
-func (p *patternParser) has(s string) bool {
+// states estimates the size of an expression when its repetitions are written out, at most
+// a little more than maxPatternStates.
+func states(re *syntax.Regexp) int {
+	n := 1
+	for _, sub := range re.Sub {
+		n += states(sub)
+	}
+	if re.Op == syntax.OpRepeat {
+		n *= max(1, re.Max, re.Min)
+	}
+	return min(n, maxPatternStates+1)
+}
+
+func (p *ecmaParser) has(s string) bool {
 	if !strings.HasPrefix(p.text[p.at:], s) {
 		return false
 	}
@@ -106,7 +65,7 @@ func (p *patternParser) has(s string) bool {
 }
 
 // next reads a character.
-func (p *patternParser) next() (rune, error) {
+func (p *ecmaParser) next() (rune, error) {
 	if p.at == len(p.text) {
 		return 0, errors.New("it ends too early")
 	}
@@ -115,25 +74,25 @@ func (p *patternParser) next() (rune, error) {
 	return r, nil
 }
 
-func (p *patternParser) choice() (*piece, error) {
+func (p *ecmaParser) choice() (*syntax.Regexp, error) {
 	if p.depth++; p.depth > maxNesting {
-		return nil, fmt.Errorf("groups within groups %d times", maxNesting)
+		return nil, fmt.Errorf("groups are nested deeper than %d", maxNesting)
 	}
 	defer func() { p.depth-- }()
-	out := &piece{op: opChoice}
+	out := &syntax.Regexp{Op: syntax.OpAlternate}
 	for {
 		s, err := p.sequence()
 		if err != nil {
 			return nil, err
 		}
-		if out.subs = append(out.subs, s); !p.has("|") {
+		if out.Sub = append(out.Sub, s); !p.has("|") {
 			return out, nil
 		}
 	}
 }
 
-func (p *patternParser) sequence() (*piece, error) {
-	out := &piece{op: opSequence}
+func (p *ecmaParser) sequence() (*syntax.Regexp, error) {
+	out := &syntax.Regexp{Op: syntax.OpConcat}
 	for p.at < len(p.text) && p.text[p.at] != '|' && p.text[p.at] != ')' {
 		x, err := p.atom()
 		if err != nil {
@@ -143,19 +102,22 @@ func (p *patternParser) sequence() (*piece, error) {
 		switch {
 		case err != nil:
 			return nil, err
-		case is && (x.op == opBegin || x.op == opEnd):
+		case is && (x.Op == syntax.OpBeginText || x.Op == syntax.OpEndText):
 			return nil, errors.New("an anchor that is repeated")
 		case is:
 			p.has("?") // lazy: the same texts
-			x = &piece{op: opRepeat, subs: []*piece{x}, min: least, max: most}
+			x = &syntax.Regexp{Op: syntax.OpRepeat, Sub: []*syntax.Regexp{x}, Min: least, Max: most}
 		}
-		out.subs = append(out.subs, x)
+		out.Sub = append(out.Sub, x)
+	}
+	if len(out.Sub) == 0 {
+		out.Op = syntax.OpEmptyMatch
 	}
 	return out, nil
 }
 
-// quantifier reads a quantifier, if there is one.
-func (p *patternParser) quantifier() (least, most int, is bool, err error) {
+// quantifier reads a quantifier, if there is one; most is -1 without a bound.
+func (p *ecmaParser) quantifier() (least, most int, is bool, err error) {
 	switch {
 	case p.has("*"):
 		return 0, -1, true, nil
@@ -190,7 +152,7 @@ func (p *patternParser) quantifier() (least, most int, is bool, err error) {
 	return least, most, true, nil
 }
 
-func (p *patternParser) atom() (*piece, error) {
+func (p *ecmaParser) atom() (*syntax.Regexp, error) {
 	before := p.at
 	if _, _, is, err := p.quantifier(); is || err != nil {
 		return nil, fmt.Errorf("%.20q: there is nothing to repeat", p.text[before:])
@@ -201,24 +163,26 @@ func (p *patternParser) atom() (*piece, error) {
 	}
 	switch r {
 	case '^':
-		return &piece{op: opBegin}, nil
+		return &syntax.Regexp{Op: syntax.OpBeginText}, nil
 	case '$':
-		return &piece{op: opEnd}, nil
+		return &syntax.Regexp{Op: syntax.OpEndText}, nil
 	case '.':
-		return &piece{set: notLineEnd}, nil
+		return p.set(`^\n\r\x{2028}\x{2029}`)
 	case '(':
 		return p.group()
 	case '[':
-		set, err := p.class()
-		return &piece{set: set}, err
+		return p.class()
 	case '\\':
-		set, err := p.escape(false)
-		return &piece{set: set}, err
+		m, err := p.escape(false)
+		if err != nil {
+			return nil, err
+		}
+		return p.set(m.text)
 	}
-	return &piece{set: charset{r, r}}, nil
+	return &syntax.Regexp{Op: syntax.OpLiteral, Rune: []rune{r}}, nil
 }
 
-func (p *patternParser) group() (*piece, error) {
+func (p *ecmaParser) group() (*syntax.Regexp, error) {
 	switch {
 	case p.has("?:"):
 	case p.has("?="), p.has("?!"):
@@ -241,16 +205,37 @@ func (p *patternParser) group() (*piece, error) {
 	return out, err
 }
 
-func (p *patternParser) class() (charset, error) {
+// set returns the class of RE2 with the given members.
+func (p *ecmaParser) set(members string) (*syntax.Regexp, error) {
+	out, err := syntax.Parse("["+members+"]", syntax.Perl)
+	if err != nil {
+		return nil, err
+	}
+	if p.ranges += len(out.Rune)/2 + 1; p.ranges > maxRanges {
+		return nil, fmt.Errorf("its classes have more than %d ranges of characters", maxRanges)
+	}
+	return out, nil
+}
+
+// member is a part of a class, as RE2 writes it; char is its only character, -1 if it is a
+// class.
+type member struct {
+	text string
+	char rune
+}
+
+func char(r rune) member { return member{fmt.Sprintf(`\x{%x}`, r), r} }
+
+func (p *ecmaParser) class() (*syntax.Regexp, error) {
 	negated := p.has("^")
-	var ranges charset
+	var list strings.Builder
 	for !p.has("]") {
 		lo, err := p.member()
 		if err != nil {
 			return nil, err
 		}
 		if rest := p.text[p.at:]; !strings.HasPrefix(rest, "-") || strings.HasPrefix(rest, "-]") {
-			ranges = append(ranges, lo...)
+			list.WriteString(lo.text)
 			continue
 		}
 		p.at++
@@ -258,57 +243,64 @@ func (p *patternParser) class() (charset, error) {
 		if err != nil {
 			return nil, err
 		}
-		if len(lo) != 2 || lo[0] != lo[1] || len(hi) != 2 || hi[0] != hi[1] || hi[0] < lo[0] {
+		if lo.char < 0 || hi.char < lo.char {
 			return nil, errors.New("a range in [] whose ends are not two characters, the lesser first")
 		}
-		ranges = append(ranges, lo[0], hi[0])
+		list.WriteString(lo.text + "-" + hi.text)
 	}
-	set := newCharset(ranges...)
-	if negated {
-		set = set.negated()
+	switch {
+	case list.Len() > 0 && negated:
+		return p.set("^" + list.String())
+	case list.Len() > 0:
+		return p.set(list.String())
+	case negated:
+		return &syntax.Regexp{Op: syntax.OpAnyChar}, nil
 	}
-	return set, nil
+	return &syntax.Regexp{Op: syntax.OpNoMatch}, nil
 }
 
 // member reads a character of a class, or a class within it.
-func (p *patternParser) member() (charset, error) {
+func (p *ecmaParser) member() (member, error) {
 	r, err := p.next()
 	if err != nil {
-		return nil, errors.New("a [ that nothing closes")
+		return member{}, errors.New("a [ that nothing closes")
 	}
 	if r == '\\' {
 		return p.escape(true)
 	}
-	return charset{r, r}, nil
+	return char(r), nil
 }
 
 var (
-	escapedClasses = map[rune]charset{
-		'd': digitChars, 'D': digitChars.negated(), 'w': wordChars, 'W': wordChars.negated(), 's': spaceChars, 'S': spaceChars.negated(),
-	}
-	escapedChars = map[rune]rune{'t': '\t', 'n': '\n', 'v': '\v', 'f': '\f', 'r': '\r'}
+	// White space and line ends of ECMA 262, and all other characters.
+	ecmaSpace    = `\t-\r \x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}\x{feff}`
+	ecmaNotSpace = `\x00-\x08\x0e-\x1f!-\x{9f}\x{a1}-\x{167f}\x{1681}-\x{1fff}\x{200b}-\x{2027}\x{202a}-\x{202e}` +
+		`\x{2030}-\x{205e}\x{2060}-\x{2fff}\x{3001}-\x{fefe}\x{ff00}-\x{10ffff}`
+
+	escapedClasses = map[rune]string{'d': `\d`, 'D': `\D`, 'w': `\w`, 'W': `\W`, 's': ecmaSpace, 'S': ecmaNotSpace}
+	escapedChars   = map[rune]rune{'t': '\t', 'n': '\n', 'v': '\v', 'f': '\f', 'r': '\r'}
 )
 
-// escape reads what follows a backslash.
-func (p *patternParser) escape(inClass bool) (charset, error) {
+// escape reads the rest of an escape.
+func (p *ecmaParser) escape(inClass bool) (member, error) {
 	r, err := p.next()
 	if err != nil {
-		return nil, err
+		return member{}, err
 	}
-	if set, ok := escapedClasses[r]; ok {
-		return set, nil
+	if class, ok := escapedClasses[r]; ok {
+		return member{class, -1}, nil
 	}
 	if x, ok := escapedChars[r]; ok {
-		return charset{x, x}, nil
+		return char(x), nil
 	}
 	var x rune
 	switch {
 	case r == 'b' && inClass:
 		x = '\b'
 	case r == 'b' || r == 'B':
-		return nil, errors.New("word borders are not supported")
+		return member{}, errors.New("word borders are not supported")
 	case r >= '1' && r <= '9' || r == 'k':
-		return nil, errors.New("backreferences are not supported")
+		return member{}, errors.New("backreferences are not supported")
 	case r == '0' && (p.at == len(p.text) || p.text[p.at] < '0' || p.text[p.at] > '9'):
 		x = 0
 	case r == 'x':
@@ -319,17 +311,17 @@ func (p *patternParser) escape(inClass bool) (charset, error) {
 		x = rune(p.text[p.at] % 32)
 		p.at++
 	case r == 'p' || r == 'P':
-		return p.property(r == 'P')
+		return p.property(r)
 	case r < utf8.RuneSelf && !unicode.IsLetter(r) && !unicode.IsDigit(r):
 		x = r
 	default:
-		return nil, fmt.Errorf(`the escape \%c is not supported`, r)
+		return member{}, fmt.Errorf(`the escape \%c is not supported`, r)
 	}
-	return charset{x, x}, err
+	return char(x), err
 }
 
 // hex reads n hexadecimal digits.
-func (p *patternParser) hex(n int) (rune, error) {
+func (p *ecmaParser) hex(n int) (rune, error) {
 	if len(p.text)-p.at >= n {
 		if x, err := strconv.ParseUint(p.text[p.at:p.at+n], 16, 32); err == nil {
 			p.at += n
@@ -339,8 +331,8 @@ func (p *patternParser) hex(n int) (rune, error) {
 	return 0, fmt.Errorf("an escape without its %d hexadecimal digits", n)
 }
 
-// unicode reads what follows \u.
-func (p *patternParser) unicode() (rune, error) {
+// unicode reads the rest of an escape that begins with \u.
+func (p *ecmaParser) unicode() (rune, error) {
 	var x rune
 	var err error
 	if p.has("{") {
@@ -354,338 +346,45 @@ func (p *patternParser) unicode() (rune, error) {
 		var low rune
 		if low, err = p.hex(4); low >= 0xdc00 && low <= 0xdfff {
 			x = 0x10000 + (x-0xd800)<<10 + low - 0xdc00
-		} // otherwise x stays half a character
+		} // otherwise x stays an unpaired surrogate
 	}
 	if err == nil && !utf8.ValidRune(x) {
-		err = errors.New(`\u: found half a character, or none`)
+		err = errors.New(`\u: found an unpaired surrogate or a number beyond 10ffff`)
 	}
 	return x, err
 }
 
-// property reads what follows \p.
-func (p *patternParser) property(negated bool) (charset, error) {
+// property reads the rest of an escape that begins with \p or \P, whose letter is given.
+func (p *ecmaParser) property(letter rune) (member, error) {
 	end := strings.IndexByte(p.text[p.at:], '}')
 	if end < 0 || !p.has("{") {
-		return nil, errors.New(`\p without {}`)
+		return member{}, errors.New(`\p without {}`)
 	}
 	name := p.text[p.at : p.at+end-1]
 	p.at += end
 	kind, value, ok := strings.Cut(name, "=")
-	var table *unicode.RangeTable
 	switch {
 	case !ok:
-		table = category(name)
+		value = category(kind)
 	case kind == "General_Category" || kind == "gc":
-		table = category(value)
-	case kind == "Script" || kind == "sc":
-		table = unicode.Scripts[value]
+		value = category(value)
+	case (kind == "Script" || kind == "sc") && unicode.Scripts[value] != nil:
+	default:
+		value = ""
 	}
-	if table == nil {
-		return nil, fmt.Errorf(`the property \p{%.40s} is not supported`, name)
+	if value == "" {
+		return member{}, fmt.Errorf(`the property \p{%.40s} is not supported`, name)
 	}
-	var ranges []rune
-	add := func(lo, hi, stride rune) {
-		if stride == 1 {
-			ranges = append(ranges, lo, hi)
-			return
-		}
-		for r := lo; r <= hi; r += stride {
-			ranges = append(ranges, r, r)
-		}
-	}
-	for _, x := range table.R16 {
-		add(rune(x.Lo), rune(x.Hi), rune(x.Stride))
-	}
-	for _, x := range table.R32 {
-		add(rune(x.Lo), rune(x.Hi), rune(x.Stride))
-	}
-	set := newCharset(ranges...)
-	if negated {
-		set = set.negated()
-	}
-	if p.ranges += len(set) / 2; p.ranges > maxPatternStates {
-		return nil, fmt.Errorf("its properties have more than %d ranges of characters", maxPatternStates)
-	}
-	return set, nil
+	return member{fmt.Sprintf(`\%c{%s}`, letter, value), -1}, nil
 }
 
-func category(name string) *unicode.RangeTable {
+// category returns the short name of a general category; "" if there is none of that name.
+func category(name string) string {
 	if short, ok := unicode.CategoryAliases[name]; ok {
 		name = short
 	}
-	return unicode.Categories[name]
-}
-
-// patternState is a place in a pattern. Its edges take a character, nothing, or nothing but
-// only where the text begins or ends.
-type patternState struct {
-	on         []patternEdge
-	skip       []int
-	begin, end []int
-}
-
-type patternEdge struct {
-	set charset
-	to  int
-}
-
-type patternStates struct {
-	list []patternState
-	full bool
-}
-
-func (s *patternStates) add() int {
-	if len(s.list) >= maxPatternStates {
-		s.full = true
-		return len(s.list) - 1
+	if unicode.Categories[name] == nil {
+		return ""
 	}
-	s.list = append(s.list, patternState{})
-	return len(s.list) - 1
-}
-
-// build adds a piece after a state and returns where it ends.
-func (s *patternStates) build(p *piece, from int) int {
-	if s.full {
-		return from
-	}
-	switch p.op {
-	case opSequence:
-		for _, x := range p.subs {
-			from = s.build(x, from)
-		}
-		return from
-	case opRepeat:
-		for range p.min {
-			from = s.build(p.subs[0], from)
-		}
-		to := s.add()
-		s.list[from].skip = append(s.list[from].skip, to)
-		if p.max < 0 {
-			loop := s.add()
-			s.list[from].skip = append(s.list[from].skip, loop)
-			end := s.build(p.subs[0], loop)
-			s.list[end].skip = append(s.list[end].skip, loop, to)
-		}
-		for i := p.min; i < p.max && !s.full; i++ {
-			from = s.build(p.subs[0], from)
-			s.list[from].skip = append(s.list[from].skip, to)
-		}
-		return to
-	}
-	to := s.add()
-	switch x := &s.list[from]; p.op {
-	case opChars:
-		x.on = append(x.on, patternEdge{p.set, to})
-	case opBegin:
-		x.begin = append(x.begin, to)
-	case opEnd:
-		x.end = append(x.end, to)
-	case opChoice:
-		for _, sub := range p.subs {
-			first := s.add()
-			s.list[from].skip = append(s.list[from].skip, first)
-			last := s.build(sub, first)
-			s.list[last].skip = append(s.list[last].skip, to)
-		}
-	}
-	return to
-}
-
-// patternPlace is a state together with what anchors and lengths depend on.
-type patternPlace struct {
-	state        int
-	begun, ended bool // a character was read; no more may come
-	length       int  // of what was read, as far as bounds need it
-}
-
-// placeEdge leads from one place to another; set nil: without a character.
-type placeEdge struct {
-	set charset
-	to  int
-}
-
-// places returns the places that a text of least to most characters (most -1: no bound) may
-// go through if the pattern is found somewhere in it, as their edges. complete says where
-// it may end.
-func (s *patternStates) places(start, found, least, most int) (edges [][]placeEdge, complete []bool, err error) {
-	index := map[patternPlace]int{}
-	var list []patternPlace
-	visit := func(p patternPlace) int {
-		i, ok := index[p]
-		if !ok {
-			i = len(list)
-			index[p] = i
-			list = append(list, p)
-		}
-		return i
-	}
-	visit(patternPlace{state: start})
-	for i := 0; i < len(list); i++ {
-		if len(list) > maxPatternStates {
-			return nil, nil, fmt.Errorf("it needs more than %d states", maxPatternStates)
-		}
-		p := list[i]
-		x := &s.list[p.state]
-		var out []placeEdge
-		follow := func(states []int, ended bool) {
-			for _, to := range states {
-				next := p
-				next.state, next.ended = to, p.ended || ended
-				out = append(out, placeEdge{nil, visit(next)})
-			}
-		}
-		follow(x.skip, false)
-		follow(x.end, true)
-		if !p.begun {
-			follow(x.begin, false)
-		}
-		if next := p.length + 1; !p.ended && (most < 0 || next <= most) {
-			if most < 0 {
-				next = min(next, least)
-			}
-			for _, e := range x.on {
-				if len(e.set) > 0 {
-					out = append(out, placeEdge{e.set, visit(patternPlace{e.to, true, false, next})})
-				}
-			}
-		}
-		edges = append(edges, out)
-		complete = append(complete, p.state == found && p.length >= least)
-	}
-	return edges, complete, nil
-}
-
-// pattern returns the rule of the JSON strings of least to most characters in which a
-// regular expression is found. Characters are written as themselves where JSON allows it.
-func (c *compiler) pattern(text string, least, most int) (int32, error) {
-	parser := &patternParser{text: text}
-	tree, err := parser.parse()
-	if err != nil {
-		return 0, err
-	}
-	s := &patternStates{}
-	start, found := s.add(), s.add()
-	anything := &piece{op: opRepeat, subs: []*piece{{set: anyChar}}, max: -1}
-	end := s.build(&piece{op: opSequence, subs: []*piece{anything, tree, anything}}, start)
-	s.list[end].skip = append(s.list[end].skip, found)
-	if s.full {
-		return 0, fmt.Errorf("it needs more than %d states", maxPatternStates)
-	}
-	edges, complete, err := s.places(start, found, least, most)
-	if err != nil {
-		return 0, err
-	}
-	if c.patterns += parser.ranges + len(s.list) + len(edges); c.patterns > maxNodes {
-		return 0, fmt.Errorf("all patterns together need more than %d states", maxNodes)
-	}
-	live := livePlaces(edges, complete)
-	r := c.begin(0, -1)
-	if !live[0] {
-		return r, nil // nothing
-	}
-	nodes := make([]int32, len(edges))
-	for i := range nodes {
-		if live[i] {
-			nodes[i] = c.node(r)
-		}
-	}
-	c.skip(c.text(c.rules[r].start, `"`), nodes[0])
-	last := c.node(r)
-	c.edge(last, c.rules[r].end, '"', '"')
-	for i, out := range edges {
-		if !live[i] || c.err != nil {
-			continue
-		}
-		if complete[i] {
-			c.skip(nodes[i], last)
-		}
-		for _, e := range out {
-			switch {
-			case !live[e.to]:
-			case e.set == nil:
-				c.skip(nodes[i], nodes[e.to])
-			default:
-				c.oneOf(nodes[i], nodes[e.to], e.set)
-			}
-		}
-	}
-	return r, nil
-}
-
-// livePlaces reports from which places a complete one can be reached.
-func livePlaces(edges [][]placeEdge, complete []bool) []bool {
-	into := make([][]int, len(edges))
-	var todo []int
-	for i, out := range edges {
-		for _, e := range out {
-			into[e.to] = append(into[e.to], i)
-		}
-		if complete[i] {
-			todo = append(todo, i)
-		}
-	}
-	live := make([]bool, len(edges))
-	for len(todo) > 0 {
-		i := todo[len(todo)-1]
-		todo = todo[:len(todo)-1]
-		if !live[i] {
-			live[i] = true
-			todo = append(todo, into[i]...)
-		}
-	}
-	return live
-}
-
-// oneOf reads a character of a set inside a JSON string. Sets with control characters or
-// beyond ASCII become rules of their own, which all their places share.
-func (c *compiler) oneOf(from, to int32, set charset) {
-	if set[len(set)-1] < utf8.RuneSelf && set[0] >= ' ' {
-		c.stringChars(from, to, set)
-		return
-	}
-	key := fmt.Sprint(set)
-	r, ok := c.sets[key]
-	if !ok {
-		r = c.begin(0, -1)
-		c.stringChars(c.rules[r].start, c.rules[r].end, set)
-		c.sets[key] = r
-	}
-	c.call(from, to, r)
-}
-
-// shortEscapes are the control characters that JSON has letters for.
-const shortEscapes = "\b\f\n\r\t"
-
-// stringChars reads a character of a set inside a JSON string.
-func (c *compiler) stringChars(from, to int32, set charset) {
-	escape, digits := int32(-1), [2]int32{-1, -1}
-	child := func(at *int32, parent int32, text string) int32 {
-		if *at < 0 {
-			*at = c.text(parent, text)
-		}
-		return *at
-	}
-	for i := 0; i < len(set); i += 2 {
-		lo, hi := set[i], set[i+1]
-		for r := lo; r <= min(hi, 0x1f); r++ {
-			at := child(&escape, from, `\`)
-			if k := strings.IndexRune(shortEscapes, r); k >= 0 {
-				c.edge(at, to, "bfnrt"[k], "bfnrt"[k])
-				continue
-			}
-			at = child(&digits[r>>4], at, "u00"+string(rune('0'+r>>4)))
-			d := "0123456789abcdef"[r&15]
-			c.edge(at, to, d, d)
-		}
-		for _, r := range []rune{'"', '\\'} {
-			if lo <= r && r <= hi {
-				c.edge(child(&escape, from, `\`), to, byte(r), byte(r))
-			}
-		}
-		for _, plain := range [][2]rune{{0x20, '"' - 1}, {'"' + 1, '\\' - 1}, {'\\' + 1, unicode.MaxRune}} {
-			if a, b := max(lo, plain[0]), min(hi, plain[1]); a <= b {
-				c.runes(from, to, a, b)
-			}
-		}
-	}
+	return name
 }

@@ -1,25 +1,28 @@
 package grammar
 
 import (
+	"errors"
 	"fmt"
 	"regexp/syntax"
+	"strings"
 	"unicode"
 	"unicode/utf8"
 )
 
 // Regexp is the texts that a Go regular expression (RE2) matches as a whole. Anchors at
-// its ends change nothing; others, and word boundaries, are refused.
+// its ends change nothing; others are followed. Word boundaries and the anchors of lines
+// within a text are refused.
 func Regexp(expr string) Part {
 	return Part{func(c *compiler, from int32) (int32, error) {
 		tree, err := syntax.Parse(expr, syntax.Perl)
 		if err != nil {
 			return 0, fmt.Errorf("regular expression: %w", err)
 		}
-		prog, err := syntax.Compile(bare(tree).Simplify())
-		if err != nil {
+		to := c.node(c.nodes[from].rule)
+		if err := c.expression(from, to, bare(tree), 0, -1, false); err != nil {
 			return 0, fmt.Errorf("regular expression: %w", err)
 		}
-		return c.program(from, prog)
+		return to, nil
 	}}
 }
 
@@ -39,71 +42,313 @@ func bare(re *syntax.Regexp) *syntax.Regexp {
 	return re
 }
 
-// program adds a compiled expression: a node for each instruction.
-func (c *compiler) program(from int32, prog *syntax.Prog) (int32, error) {
-	r := c.nodes[from].rule
-	at := make([]int32, len(prog.Inst))
-	for i := range at {
-		at[i] = c.node(r)
+// pattern returns the rule of the JSON strings of least to most characters (most -1: no
+// bound) in which a regular expression of ECMA 262 is found. Characters are written as
+// themselves where JSON allows it.
+func (c *compiler) pattern(text string, least, most int) (int32, error) {
+	tree, err := parsePattern(text)
+	if err != nil {
+		return 0, err
 	}
-	c.skip(from, at[prog.Start])
-	to := c.node(r)
-	for i := range prog.Inst {
-		if c.err != nil {
-			return 0, c.err
-		}
-		in := &prog.Inst[i]
-		switch in.Op {
-		case syntax.InstAlt, syntax.InstAltMatch:
-			c.skip(at[i], at[in.Out])
-			c.skip(at[i], at[in.Arg])
-		case syntax.InstCapture, syntax.InstNop:
-			c.skip(at[i], at[in.Out])
-		case syntax.InstMatch:
-			c.skip(at[i], to)
-		case syntax.InstFail:
-		case syntax.InstEmptyWidth:
-			return 0, fmt.Errorf("regular expression: anchors and word borders inside of it are not supported")
-		case syntax.InstRuneAny:
-			c.runes(at[i], at[in.Out], 0, unicode.MaxRune)
-		case syntax.InstRuneAnyNotNL:
-			c.runes(at[i], at[in.Out], 0, '\n'-1)
-			c.runes(at[i], at[in.Out], '\n'+1, unicode.MaxRune)
-		case syntax.InstRune1, syntax.InstRune:
-			if len(in.Rune) == 1 {
-				c.runes(at[i], at[in.Out], in.Rune[0], in.Rune[0])
-				if syntax.Flags(in.Arg)&syntax.FoldCase != 0 {
-					for x := unicode.SimpleFold(in.Rune[0]); x != in.Rune[0]; x = unicode.SimpleFold(x) {
-						c.runes(at[i], at[in.Out], x, x)
-					}
-				}
-				continue
-			}
-			for k := 0; k+1 < len(in.Rune); k += 2 {
-				c.runes(at[i], at[in.Out], in.Rune[k], in.Rune[k+1])
-			}
-		}
-	}
-	return to, nil
+	anything := &syntax.Regexp{Op: syntax.OpStar, Sub: []*syntax.Regexp{{Op: syntax.OpAnyChar}}}
+	found := &syntax.Regexp{Op: syntax.OpConcat, Sub: []*syntax.Regexp{anything, tree, anything}}
+	r := c.begin(0, -1)
+	last := c.node(r)
+	c.edge(last, c.rules[r].end, '"', '"')
+	return r, c.expression(c.text(c.rules[r].start, `"`), last, found, least, most, true)
 }
 
-// runes reads a character from lo to hi as UTF-8.
-func (c *compiler) runes(from, to int32, lo, hi rune) {
+// place is an instruction of a compiled expression together with the facts that anchors
+// and bounds on the length depend on.
+type place struct {
+	inst         uint32
+	begun, ended bool // a character was read; no more may come
+	length       int  // characters read, as far as bounds need it
+}
+
+// placeEdge leads from one place to another; chars nil: without a character.
+type placeEdge struct {
+	chars []rune // pairs of bounds
+	to    int
+}
+
+// expression reads, from one node to another, the texts of least to most characters (most
+// -1: no bound) that an expression matches as a whole, inside a JSON string or as they are.
+// Places from which no end can be reached get no node.
+func (c *compiler) expression(from, to int32, re *syntax.Regexp, least, most int, json bool) error {
+	prog, err := syntax.Compile(re.Simplify())
+	if err != nil {
+		return err
+	}
+	edges, complete, err := c.places(prog, least, most)
+	if err != nil {
+		return err
+	}
+	live := livePlaces(edges, complete)
+	if !live[0] {
+		return nil // nothing
+	}
+	r := c.nodes[from].rule
+	nodes := make([]int32, len(edges))
+	for i := range nodes {
+		if live[i] {
+			nodes[i] = c.node(r)
+		}
+	}
+	c.skip(from, nodes[0])
+	sets := charSets{c: c, json: json, rules: map[*rune]int32{}}
+	for i, out := range edges {
+		if !live[i] || c.err != nil {
+			continue
+		}
+		if complete[i] {
+			c.skip(nodes[i], to)
+		}
+		for _, e := range out {
+			switch {
+			case !live[e.to]:
+			case e.chars == nil:
+				c.skip(nodes[i], nodes[e.to])
+			default:
+				sets.add(nodes[i], nodes[e.to], e.chars)
+			}
+		}
+	}
+	return nil
+}
+
+// places returns the edges of the places that texts may go through; complete tells where a
+// text may end.
+func (c *compiler) places(prog *syntax.Prog, least, most int) (edges [][]placeEdge, complete []bool, err error) {
+	if c.patterns += len(prog.Inst); c.patterns > maxNodes {
+		return nil, nil, fmt.Errorf("all patterns together need more than %d states", maxNodes)
+	}
+	sets := make([][]rune, len(prog.Inst))
+	begins, ends := false, false
+	for i := range prog.Inst {
+		in := &prog.Inst[i]
+		sets[i] = runesOf(in)
+		begins = begins || in.Op == syntax.InstEmptyWidth && syntax.EmptyOp(in.Arg) == syntax.EmptyBeginText
+		ends = ends || in.Op == syntax.InstEmptyWidth && syntax.EmptyOp(in.Arg) == syntax.EmptyEndText
+	}
+	index := map[place]int{}
+	var list []place
+	visit := func(p place) int {
+		p.begun, p.ended = p.begun && begins, p.ended && ends
+		i, ok := index[p]
+		if !ok {
+			i = len(list)
+			index[p] = i
+			list = append(list, p)
+		}
+		return i
+	}
+	visit(place{inst: uint32(prog.Start)})
+	for i := 0; i < len(list); i++ {
+		if err := c.look(1); err != nil {
+			return nil, nil, err
+		}
+		if c.patterns++; c.patterns > maxNodes {
+			return nil, nil, fmt.Errorf("all patterns together need more than %d states", maxNodes)
+		}
+		p := list[i]
+		in := &prog.Inst[p.inst]
+		var out []placeEdge
+		follow := func(to uint32) {
+			next := p
+			next.inst = to
+			out = append(out, placeEdge{nil, visit(next)})
+		}
+		switch in.Op {
+		case syntax.InstAlt, syntax.InstAltMatch:
+			follow(in.Out)
+			follow(in.Arg)
+		case syntax.InstCapture, syntax.InstNop:
+			follow(in.Out)
+		case syntax.InstEmptyWidth:
+			switch syntax.EmptyOp(in.Arg) {
+			case syntax.EmptyBeginText:
+				if !p.begun {
+					follow(in.Out)
+				}
+			case syntax.EmptyEndText:
+				p.ended = true
+				follow(in.Out)
+			default:
+				return nil, nil, errors.New("anchors of lines and word borders inside of it are not supported")
+			}
+		default: // characters
+			if next := p.length + 1; len(sets[p.inst]) > 0 && !p.ended && (most < 0 || next <= most) {
+				if most < 0 {
+					next = min(next, least)
+				}
+				out = append(out, placeEdge{sets[p.inst], visit(place{in.Out, true, false, next})})
+			}
+		}
+		edges = append(edges, out)
+		complete = append(complete, in.Op == syntax.InstMatch && p.length >= least)
+	}
+	return edges, complete, nil
+}
+
+var (
+	anyRune      = []rune{0, unicode.MaxRune}
+	anyRuneNotNL = []rune{0, '\n' - 1, '\n' + 1, unicode.MaxRune}
+)
+
+// runesOf returns the characters of an instruction as pairs of bounds, none if it reads no
+// character. Equal slices of instructions stay equal.
+func runesOf(in *syntax.Inst) []rune {
+	switch in.Op {
+	case syntax.InstRuneAny:
+		return anyRune
+	case syntax.InstRuneAnyNotNL:
+		return anyRuneNotNL
+	case syntax.InstRune1, syntax.InstRune:
+		if len(in.Rune) != 1 {
+			return in.Rune
+		}
+		r := in.Rune[0]
+		out := []rune{r, r}
+		if syntax.Flags(in.Arg)&syntax.FoldCase != 0 {
+			for x := unicode.SimpleFold(r); x != r; x = unicode.SimpleFold(x) {
+				out = append(out, x, x)
+			}
+		}
+		return out
+	}
+	return nil
+}
+
+// livePlaces reports from which places a complete one can be reached.
+func livePlaces(edges [][]placeEdge, complete []bool) []bool {
+	into := make([][]int, len(edges))
+	var todo []int
+	for i, out := range edges {
+		for _, e := range out {
+			into[e.to] = append(into[e.to], i)
+		}
+		if complete[i] {
+			todo = append(todo, i)
+		}
+	}
+	live := make([]bool, len(edges))
+	for len(todo) > 0 {
+		i := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
+		if !live[i] {
+			live[i] = true
+			todo = append(todo, into[i]...)
+		}
+	}
+	return live
+}
+
+// charSets adds the edges of sets of characters. A set with control characters or beyond
+// ASCII becomes a rule of its own, which all its places share.
+type charSets struct {
+	c     *compiler
+	json  bool            // inside a JSON string
+	rules map[*rune]int32 // by the first element of a set: a set is compared once, however often it occurs
+}
+
+func (s *charSets) add(from, to int32, set []rune) {
+	c := s.c
+	if set[len(set)-1] < utf8.RuneSelf && set[0] >= ' ' {
+		c.chars(from, to, set, s.json)
+		return
+	}
+	r, ok := s.rules[&set[0]]
+	if !ok {
+		key := fmt.Sprintf("%t %x", s.json, set)
+		if r, ok = c.sets[key]; !ok {
+			r = c.begin(0, -1)
+			c.chars(c.rules[r].start, c.rules[r].end, set, s.json)
+			c.sets[key] = r
+		}
+		s.rules[&set[0]] = r
+	}
+	c.call(from, to, r)
+}
+
+// shortEscapes are the control characters that JSON has letters for.
+const shortEscapes = "\b\f\n\r\t"
+
+// chars reads a character of a set: as UTF-8 or, inside a JSON string, as JSON writes it.
+func (c *compiler) chars(from, to int32, set []rune, json bool) {
+	t := utf8Tree{c: c, next: map[utf8Edge]int32{}}
+	if json {
+		c.stringChars(from, to, set, &t)
+		return
+	}
+	for i := 0; i < len(set); i += 2 {
+		t.runes(from, to, set[i], set[i+1])
+	}
+}
+
+// stringChars reads a character of a set inside a JSON string.
+func (c *compiler) stringChars(from, to int32, set []rune, t *utf8Tree) {
+	escape, digits := int32(-1), [2]int32{-1, -1}
+	child := func(at *int32, parent int32, text string) int32 {
+		if *at < 0 {
+			*at = c.text(parent, text)
+		}
+		return *at
+	}
+	for i := 0; i < len(set); i += 2 {
+		lo, hi := set[i], set[i+1]
+		for r := lo; r <= min(hi, 0x1f); r++ {
+			at := child(&escape, from, `\`)
+			if k := strings.IndexRune(shortEscapes, r); k >= 0 {
+				c.edge(at, to, "bfnrt"[k], "bfnrt"[k])
+				continue
+			}
+			at = child(&digits[r>>4], at, "u00"+string(rune('0'+r>>4)))
+			d := "0123456789abcdef"[r&15]
+			c.edge(at, to, d, d)
+		}
+		for _, r := range []rune{'"', '\\'} {
+			if lo <= r && r <= hi {
+				c.edge(child(&escape, from, `\`), to, byte(r), byte(r))
+			}
+		}
+		for _, plain := range [][2]rune{{0x20, '"' - 1}, {'"' + 1, '\\' - 1}, {'\\' + 1, unicode.MaxRune}} {
+			if a, b := max(lo, plain[0]), min(hi, plain[1]); a <= b {
+				t.runes(from, to, a, b)
+			}
+		}
+	}
+}
+
+// utf8Tree adds sets of characters as UTF-8. Characters that begin with the same bytes
+// share the nodes after them, so that a node has at most one edge for a byte.
+type utf8Tree struct {
+	c    *compiler
+	next map[utf8Edge]int32
+}
+
+type utf8Edge struct {
+	from   int32
+	lo, hi byte
+}
+
+// runes reads a character from lo to hi.
+func (t *utf8Tree) runes(from, to int32, lo, hi rune) {
 	const low, high = 0xd800, 0xdfff // surrogates are not characters
 	if lo <= high && hi >= low {
 		if lo < low {
-			c.runes(from, to, lo, low-1)
+			t.runes(from, to, lo, low-1)
 		}
 		lo = high + 1
 	}
-	if lo > hi || c.err != nil {
+	if lo > hi || t.c.err != nil {
 		return
 	}
 	// Split into parts in which every byte has its own range.
 	for _, most := range []rune{0x7f, 0x7ff, 0xffff} {
 		if lo <= most && most < hi {
-			c.runes(from, to, lo, most)
-			c.runes(from, to, most+1, hi)
+			t.runes(from, to, lo, most)
+			t.runes(from, to, most+1, hi)
 			return
 		}
 	}
@@ -114,24 +359,28 @@ func (c *compiler) runes(from, to int32, lo, hi rune) {
 				continue
 			}
 			if lo&m != 0 {
-				c.runes(from, to, lo, lo|m)
-				c.runes(from, to, (lo|m)+1, hi)
+				t.runes(from, to, lo, lo|m)
+				t.runes(from, to, (lo|m)+1, hi)
 				return
 			}
 			if hi&m != m {
-				c.runes(from, to, lo, hi&^m-1)
-				c.runes(from, to, hi&^m, hi)
+				t.runes(from, to, lo, hi&^m-1)
+				t.runes(from, to, hi&^m, hi)
 				return
 			}
 		}
 	}
 	a, b := utf8.AppendRune(nil, lo), utf8.AppendRune(nil, hi)
-	for i := range a {
-		next := to
-		if i < len(a)-1 {
-			next = c.node(c.nodes[from].rule)
+	last := len(a) - 1
+	for i := range last {
+		e := utf8Edge{from, a[i], b[i]}
+		next, ok := t.next[e]
+		if !ok {
+			next = t.c.node(t.c.nodes[from].rule)
+			t.c.edge(from, next, a[i], b[i])
+			t.next[e] = next
 		}
-		c.edge(from, next, a[i], b[i])
 		from = next
 	}
+	t.c.edge(from, to, a[last], b[last])
 }

@@ -1,24 +1,20 @@
 package grammar
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 )
 
-// Limits on what a grammar remembers and follows.
+// Limits on what a grammar remembers between calls, and on the ways to read a text.
 const (
 	maxStates = 4096    // remembered states
-	maxHeld   = 1 << 18 // ways to read the text so far, in all remembered states
+	maxHeld   = 1 << 19 // pointers in remembered states, which are several megabytes
 	maxMasks  = 256
-	maxFrames = 2048    // ways to read the text so far
-	maxWork   = 1 << 18 // places visited for one mask
+	maxFrames = 2048 // ways to read the text so far
 )
-
-// ErrAmbiguous says that there are too many ways to read a text.
-var ErrAmbiguous = errors.New("there are too many ways to read what was written")
 
 // Grammar says which tokens may come. It is safe for concurrent use.
 type Grammar struct {
@@ -28,15 +24,16 @@ type Grammar struct {
 	class   [256]uint8 // bytes of a class lead to the same places
 	classes int
 
-	mu     sync.Mutex
-	frames map[frameKey]*frame
-	states map[string]*State
-	held   int // frames of all states
-	serial uint64
-	masked []*State // with a mask, oldest first
-	work   int      // places visited in the current call
-	start  *State
-	first  *frame
+	lock       chan struct{} // holds a value while somebody reads or changes the following
+	frames     map[frameKey]*frame
+	states     map[string]*State
+	held       int // pointers in states
+	serial     uint64
+	generation uint64   // how often everything was forgotten
+	call       uint32   // number of the call in progress
+	masked     []*State // with a mask, oldest first
+	start      *State
+	meter      *meter // of the call in progress
 }
 
 // frame is a place in a rule, on top of the place to which the rule returns.
@@ -54,20 +51,35 @@ type frameKey struct {
 // State is a place in a grammar: all ways to read the text so far. A nil State means
 // that there are none.
 type State struct {
-	frames []*frame // at nodes with edges
-	end    bool
-	next   []*State // by class
-	known  []bool
-	mask   []uint64
-	empty  bool // the mask has no token
+	frames     []*frame // at nodes with edges
+	end        bool
+	generation uint64 // of the frames
+	next       []transition
+	call       uint32 // the last one that read a byte here
+	mask       []uint64
+	work       int  // that the mask takes
+	empty      bool // the mask has no token
+}
+
+// transition is what follows a state for a class of bytes.
+type transition struct {
+	to    *State
+	known bool
+	call  uint32 // the last one that took it
+	work  int32  // that finding it takes
 }
 
 // MayEnd reports whether the text may end here.
 func (s *State) MayEnd() bool { return s != nil && s.end }
 
-// Compile makes the grammar of a language.
-func Compile(v *Vocabulary, p Part) (*Grammar, error) {
-	c := newCompiler()
+// Compile makes the grammar of a language. It ends early when ctx is done.
+func Compile(ctx context.Context, v *Vocabulary, p Part) (*Grammar, error) {
+	m, err := begin(ctx, maxCompileWork, errors.New("the grammar takes too much work to compile"))
+	if err != nil {
+		return nil, err
+	}
+	defer m.end()
+	c := newCompiler(m)
 	r := c.begin(0, -1)
 	end, err := p.build(c, c.rules[r].start)
 	if err != nil {
@@ -77,11 +89,10 @@ func Compile(v *Vocabulary, p Part) (*Grammar, error) {
 	if err := c.finish(r); err != nil {
 		return nil, err
 	}
-	g := &Grammar{v: v, nodes: c.nodes, rules: c.rules}
+	g := &Grammar{v: v, nodes: c.nodes, rules: c.rules, lock: make(chan struct{}, 1), meter: m}
 	g.classify()
 	g.forget()
-	g.first = g.frame(frameKey{node: g.rules[r].start})
-	if g.start, err = g.state([]*frame{g.first}); err != nil {
+	if g.start, err = g.state([]*frame{g.frame(frameKey{node: g.rules[r].start})}); err != nil {
 		return nil, err
 	}
 	return g, nil
@@ -109,12 +120,35 @@ func (g *Grammar) classify() {
 // refer to others: one of them would keep alive all that was ever found after it.
 func (g *Grammar) forget() {
 	for _, s := range g.states {
-		s.next, s.known = nil, nil
+		s.next = nil
 	}
 	for _, s := range g.masked {
-		s.next, s.known, s.mask = nil, nil, nil
+		s.next, s.mask = nil, nil
 	}
 	g.frames, g.states, g.masked, g.held = map[frameKey]*frame{}, map[string]*State{}, nil, 0
+	g.generation++
+}
+
+// enter begins a call, whose work is bounded. If there is no error, leave ends it.
+func (g *Grammar) enter(ctx context.Context) (err error) {
+	if err := acquire(ctx, g.lock); err != nil {
+		return err
+	}
+	if g.meter, err = begin(ctx, maxWork, ErrAmbiguous); err != nil {
+		<-g.lock
+		return err
+	}
+	g.call++
+	return nil
+}
+
+// leave ends a call. Everything is forgotten once it is much, not least by calls that fail.
+func (g *Grammar) leave() {
+	if len(g.states) >= maxStates || len(g.frames) >= 8*maxStates || g.held >= maxHeld {
+		g.forget()
+	}
+	g.meter.end()
+	<-g.lock
 }
 
 func (g *Grammar) frame(k frameKey) *frame {
@@ -130,6 +164,27 @@ func (g *Grammar) frame(k frameKey) *frame {
 	return f
 }
 
+// recall makes the frames of a state that was found before everything was forgotten those
+// of today, so that equal places are equal frames.
+func (g *Grammar) recall(s *State) {
+	if s.generation == g.generation {
+		return
+	}
+	var today func(f *frame) *frame
+	today = func(f *frame) *frame {
+		if f == nil {
+			return nil
+		}
+		k := f.frameKey
+		k.below = today(k.below)
+		return g.frame(k)
+	}
+	for i, f := range s.frames {
+		s.frames[i] = today(f)
+	}
+	s.generation, s.next = g.generation, nil
+}
+
 // alive reports whether the rule can be finished from a node on a stack of the given
 // depth.
 func (g *Grammar) alive(n int32, depth int) bool {
@@ -140,7 +195,7 @@ func (g *Grammar) alive(n int32, depth int) bool {
 // state returns the state of some frames and of all that follow from them without a
 // byte.
 func (g *Grammar) state(todo []*frame) (*State, error) {
-	s := &State{}
+	s := &State{generation: g.generation}
 	seen := map[*frame]bool{}
 	for len(todo) > 0 {
 		f := todo[len(todo)-1]
@@ -149,11 +204,13 @@ func (g *Grammar) state(todo []*frame) (*State, error) {
 			continue
 		}
 		seen[f] = true
-		if g.work++; len(seen) > 4*maxFrames || g.work > maxWork {
+		n := &g.nodes[f.node]
+		if err := g.meter.look(1 + len(n.eps) + len(n.calls)); err != nil {
+			return nil, err
+		}
+		if len(seen) > 4*maxFrames {
 			return nil, ErrAmbiguous
 		}
-		n := &g.nodes[f.node]
-		r := &g.rules[n.rule]
 		if len(n.edges) > 0 {
 			s.frames = append(s.frames, f)
 		}
@@ -169,20 +226,9 @@ func (g *Grammar) state(todo []*frame) (*State, error) {
 				todo = append(todo, g.frame(frameKey{to, f.count, f.below}))
 			}
 		}
-		for _, x := range n.calls {
-			count, ok := f.count, true
-			if x.count {
-				count, ok = counted(r, count)
-			}
-			start := g.rules[x.rule].start
-			switch {
-			case !ok || x.need && int(f.count) < r.min || !g.alive(x.to, f.depth):
-			case g.bare(x.to): // nothing is left to do after it
-				if g.alive(start, f.depth) {
-					todo = append(todo, g.frame(frameKey{start, 0, f.below}))
-				}
-			case g.alive(start, f.depth+1):
-				todo = append(todo, g.frame(frameKey{start, 0, g.frame(frameKey{x.to, count, f.below})}))
+		for i := range n.calls {
+			if called := g.called(f, &n.calls[i]); called != nil {
+				todo = append(todo, called)
 			}
 		}
 	}
@@ -203,18 +249,29 @@ func (g *Grammar) state(todo []*frame) (*State, error) {
 	if old := g.states[string(key)]; old != nil {
 		return old, nil
 	}
-	if len(g.states) >= maxStates || len(g.frames) >= 8*maxStates || g.held >= maxHeld {
-		g.forget()
-		for _, f := range s.frames {
-			g.frames[f.frameKey] = f
-		}
-		if g.start != nil {
-			g.start.next, g.start.known = nil, nil
-		}
-	}
 	g.states[string(key)] = s
 	g.held += len(s.frames)
 	return s, nil
+}
+
+// called returns the frame that a call leads to; nil if it cannot be made or finished.
+func (g *Grammar) called(f *frame, x *call) *frame {
+	r := &g.rules[g.nodes[f.node].rule]
+	count, ok := f.count, true
+	if x.count {
+		count, ok = counted(r, count)
+	}
+	start := g.rules[x.rule].start
+	switch {
+	case !ok || x.need && int(f.count) < r.min || !g.alive(x.to, f.depth):
+	case g.bare(x.to): // nothing is left to do after it
+		if g.alive(start, f.depth) {
+			return g.frame(frameKey{start, 0, f.below})
+		}
+	case g.alive(start, f.depth+1):
+		return g.frame(frameKey{start, 0, g.frame(frameKey{x.to, count, f.below})})
+	}
+	return nil
 }
 
 // bare reports whether a node is just an end.
@@ -231,17 +288,44 @@ func counted(r *rule, count int32) (int32, bool) {
 	return count + 1, int(count) < r.max
 }
 
-// step reads a byte.
+// step reads a byte. Work that an earlier call did, but not this one, is charged again.
 func (g *Grammar) step(s *State, b byte) (*State, error) {
-	k := g.class[b]
-	if s.next == nil {
-		s.next, s.known = make([]*State, g.classes), make([]bool, g.classes)
-	} else if s.known[k] {
-		return s.next[k], nil
+	g.recall(s)
+	if s.call != g.call || s.next == nil {
+		s.call = g.call
+		if err := g.meter.look(1 + g.classes/4); err != nil {
+			return nil, err
+		}
 	}
+	if s.next == nil {
+		s.next = make([]transition, g.classes)
+		g.held += 3 * g.classes
+	}
+	t := &s.next[g.class[b]]
+	if t.known {
+		if t.call != g.call {
+			t.call = g.call
+			return t.to, g.meter.look(int(t.work))
+		}
+		return t.to, nil
+	}
+	before := g.meter.done
+	to, err := g.read(s, b)
+	if err != nil {
+		return nil, err
+	}
+	*t = transition{to: to, known: true, call: g.call, work: int32(g.meter.done - before)}
+	return to, nil
+}
+
+// read finds the state after a byte.
+func (g *Grammar) read(s *State, b byte) (*State, error) {
 	var todo []*frame
 	for _, f := range s.frames {
 		n := &g.nodes[f.node]
+		if err := g.meter.look(1 + len(n.edges)/8); err != nil {
+			return nil, err
+		}
 		r := &g.rules[n.rule]
 		for _, e := range n.edges {
 			if b < e.lo || b > e.hi || e.need && int(f.count) < r.min || !g.alive(e.to, f.depth) {
@@ -254,55 +338,80 @@ func (g *Grammar) step(s *State, b byte) (*State, error) {
 			if !e.count {
 				count = f.count
 			}
+			if err := g.meter.look(1); err != nil {
+				return nil, err
+			}
 			todo = append(todo, g.frame(frameKey{e.to, count, f.below}))
 		}
 	}
-	next, err := g.state(todo)
-	if err != nil {
-		return nil, err
-	}
-	if s.next != nil { // unless forgotten meanwhile
-		s.next[k], s.known[k] = next, true
-	}
-	return next, nil
+	return g.state(todo)
 }
 
 // Start returns the state before the first byte.
 func (g *Grammar) Start() *State { return g.start }
 
-// Bytes reads some bytes from a state. The result is nil if they may not come there.
-func (g *Grammar) Bytes(s *State, b []byte) (*State, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.work = 0
+// Bytes reads some bytes from a state. The result is nil if they may not come there. The
+// work is taken from the budget; ctx ends it early.
+func (g *Grammar) Bytes(ctx context.Context, budget *Budget, s *State, b []byte) (*State, error) {
+	if s == nil || len(b) == 0 {
+		return s, nil
+	}
+	if err := g.enter(ctx); err != nil {
+		return nil, err
+	}
 	var err error
 	for i := 0; i < len(b) && s != nil && err == nil; i++ {
 		s, err = g.step(s, b[i])
 	}
-	return s, err
+	work := g.meter.done
+	g.leave()
+	if err == nil {
+		err = budget.take(work)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
-// Token reads a token from a state. The result is nil if it may not come there.
-func (g *Grammar) Token(s *State, id int32) (*State, error) {
+// Token reads a token from a state, as Bytes does. The result is nil if the token may not
+// come there.
+func (g *Grammar) Token(ctx context.Context, budget *Budget, s *State, id int32) (*State, error) {
 	if id < 0 || int(id) >= g.v.size || len(g.v.bytes[id]) == 0 {
 		return nil, nil
 	}
-	return g.Bytes(s, g.v.bytes[id])
+	return g.Bytes(ctx, budget, s, g.v.bytes[id])
 }
 
 // Mask returns a mask with a bit for every token that may come at a state, 64 per word,
 // lowest first, and reports whether there is any. The mask belongs to the grammar; do
-// not change it.
-func (g *Grammar) Mask(s *State) ([]uint64, bool, error) {
+// not change it. The work is taken from the budget, also if the mask was known; ctx ends it
+// early.
+func (g *Grammar) Mask(ctx context.Context, budget *Budget, s *State) ([]uint64, bool, error) {
 	if s == nil {
 		return nil, false, nil
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if s.mask != nil {
-		return s.mask, !s.empty, nil
+	if err := g.enter(ctx); err != nil {
+		return nil, false, err
 	}
-	g.work = 0
+	err := g.mask(s)
+	mask, some, work := s.mask, !s.empty, s.work
+	g.leave()
+	if err == nil {
+		err = budget.take(work)
+	}
+	if err != nil {
+		return nil, false, fmt.Errorf("mask: %w", err)
+	}
+	return mask, some, nil
+}
+
+// mask computes the mask of a state, unless it is known.
+func (g *Grammar) mask(s *State) error {
+	if s.mask != nil {
+		return nil
+	}
+	g.recall(s)
 	var inside, outside []*frame
 	plain := 0
 	for _, f := range s.frames {
@@ -326,16 +435,16 @@ func (g *Grammar) Mask(s *State) ([]uint64, bool, error) {
 		if len(w.frames) == 0 {
 			continue
 		}
-		if err := g.walk(&State{frames: w.frames}, w.trie, mask); err != nil {
-			return nil, false, fmt.Errorf("mask: %w", err)
+		if err := g.walk(&State{frames: w.frames, generation: g.generation}, w.trie, mask); err != nil {
+			return err
 		}
 	}
-	s.mask, s.empty = mask, !slices.ContainsFunc(mask, func(w uint64) bool { return w != 0 })
+	s.mask, s.empty, s.work = mask, !slices.ContainsFunc(mask, func(w uint64) bool { return w != 0 }), g.meter.done
 	if g.masked = append(g.masked, s); len(g.masked) > maxMasks {
 		g.masked[0].mask = nil
 		g.masked = g.masked[1:]
 	}
-	return mask, !s.empty, nil
+	return nil
 }
 
 // walk sets the bits of the tokens of a trie that may come.
