@@ -23,6 +23,10 @@ func (c CPU) MatMul(dst []float32, ldd int, x []float32, ldx, n int, w *Matrix, 
 		return
 	}
 	checkProduct(w, FormF32)
+	if w.Type.Quantised() {
+		c.matMulWidened(dst, ldd, x, ldx, n, w, lo, hi)
+		return
+	}
 	touch(dst, x, (n-1)*ldd+hi, (n-1)*ldx+w.Cols, w, hi)
 	if c.tileRows() == 0 || w.Cols%lanes != 0 || w.Cols == 0 {
 		matMulPortable(dst, ldd, x, ldx, n, w, lo, hi)
@@ -50,6 +54,24 @@ func (c CPU) MatMulBF16(dst []float32, ldd int, x []uint16, ldx, n int, w *Matri
 		raceRead(x[r*ldx : r*ldx+w.Cols])
 	}
 	c.matMulTiles(dst, ldd, unsafe.Pointer(unsafe.SliceData(x)), 2, ldx, n, w, lo, hi)
+}
+
+// matMulWidened is MatMul with quantised weights: as many rows as fit the scratch are widened
+// at a time.
+func (c CPU) matMulWidened(dst []float32, ldd int, x []float32, ldx, n int, w *Matrix, lo, hi int) {
+	s := scratches.Get().(*scratch)
+	defer scratches.Put(s)
+	room := s.w[:]
+	if w.Cols > len(room) {
+		room = make([]float32, w.Cols)
+	}
+	for most := len(room) / max(w.Cols, 1); lo < hi; lo += most {
+		rows := w.Slice(lo, min(lo+most, hi))
+		wide := room[:rows.Rows*w.Cols]
+		c.Widen(wide, rows.Data, w.Type)
+		f := F32Matrix(wide, rows.Rows, w.Cols)
+		c.MatMul(dst[lo:], ldd, x, ldx, n, &f, 0, f.Rows)
+	}
 }
 
 // touch panics (index out of range) if dst or x has fewer elements than given

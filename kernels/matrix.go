@@ -54,8 +54,21 @@ func (w *Matrix) widened(buf []float32, o, k int) []float32 {
 	return buf
 }
 
-// WidenRow sets dst to len(dst) columns of row o of w, from column k on. The conversion is
-// exact where the type's is.
+// WidenRow sets dst to len(dst) columns of row o of w, from column k on, converted as by
+// tensor.Type.Widen. Neither need be whole blocks.
 func (c CPU) WidenRow(dst []float32, w *Matrix, o, k int) {
-	c.Widen(dst, w.Data[w.Type.Bytes(o*w.Cols+k):], w.Type)
+	n := w.Type.Block()
+	for len(dst) > 0 {
+		skip := k % n
+		src := w.Data[w.Type.Bytes(o*w.Cols+k-skip):]
+		if whole := len(dst) / n * n; skip == 0 && whole > 0 {
+			c.Widen(dst[:whole], src, w.Type)
+			dst, k = dst[whole:], k+whole
+			continue
+		}
+		var block [256]float32
+		c.Widen(block[:n], src, w.Type)
+		done := copy(dst, block[skip:n])
+		dst, k = dst[done:], k+done
+	}
 }

@@ -22,6 +22,10 @@ var products = [...]Forms{
 	tensor.F32:  FormF32,
 	tensor.F16:  FormF32,
 	tensor.BF16: FormF32 | FormBF16,
+
+	tensor.Q8_0: FormF32, tensor.Q4_0: FormF32, tensor.Q4_1: FormF32, tensor.Q5_0: FormF32, tensor.Q5_1: FormF32,
+	tensor.Q2_K: FormF32, tensor.Q3_K: FormF32, tensor.Q4_K: FormF32, tensor.Q5_K: FormF32, tensor.Q6_K: FormF32,
+	tensor.IQ4_NL: FormF32, tensor.IQ4_XS: FormF32, tensor.MXFP4: FormF32,
 }
 
 // FormFor returns the form of activations that products with weights of type t read: of those
@@ -42,7 +46,7 @@ func checkProduct(w *Matrix, f Forms) {
 // Operand is the left side of matrix products, [rows][columns], in the forms that they
 // read.
 type Operand struct {
-	Forms  Forms
+	forms  Forms
 	stride int // elements from one row to the next
 
 	f32  []float32 // [rows][stride], nil without FormF32
@@ -68,7 +72,7 @@ func OperandWords(f Forms, rows, cols int) int {
 
 // NewOperand makes an operand in the first OperandWords elements of mem.
 func NewOperand(mem []float32, f Forms, rows, cols int) Operand {
-	o := Operand{Forms: f, stride: operandStride(cols)}
+	o := Operand{forms: f, stride: operandStride(cols)}
 	n := rows * o.stride
 	if f&FormF32 != 0 {
 		o.f32, mem = mem[:n:n], mem[n:]
@@ -93,7 +97,7 @@ func (c CPU) SetOperand(o *Operand, row, col int, x []float32) {
 // Multiply computes rows [lo, hi) of the product of w with the first n rows of x, which are
 // stored ldd apart, in the narrowest form that x has and w is multiplied by.
 func (c CPU) Multiply(dst []float32, ldd int, x *Operand, n int, w *Matrix, lo, hi int) {
-	switch FormFor(w.Type, x.Forms) {
+	switch FormFor(w.Type, x.forms) {
 	case FormBF16:
 		c.MatMulBF16(dst, ldd, x.bf16, x.stride, n, w, lo, hi)
 	default:

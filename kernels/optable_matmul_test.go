@@ -23,6 +23,27 @@ func init() {
 	}
 }
 
+// quantised lists the quantised types.
+func quantised() (all []tensor.Type) {
+	for t := tensor.Type(1); t.Valid(); t++ {
+		if t.Quantised() {
+			all = append(all, t)
+		}
+	}
+	return all
+}
+
+func init() {
+	for _, t := range quantised() {
+		for _, s := range []struct{ n, cols, rows int }{{1, 256, 3}, {2, 512, 5}, {7, 2304, 4}, {25, 256, 6}} {
+			register(matMulOp(t, false, s.n, s.cols, s.rows))
+		}
+		if t.Block() == 32 {
+			register(matMulOp(t, false, 3, 96, 2))
+		}
+	}
+}
+
 // matMulOp is a product with f32 (dot: bf16) activations whose rows, like those of
 // the result, are further apart than they are long.
 func matMulOp(t tensor.Type, dot bool, n, cols, rows int) op {

@@ -2,6 +2,7 @@ package kernels
 
 import (
 	"bufio"
+	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
@@ -115,7 +116,7 @@ func TestOpTable(t *testing.T) {
 				data := make([]mem, len(o.operands))
 				r := rand.New(rand.NewPCG(hashString(key), 1))
 				for i, a := range o.operands {
-					data[i] = newMem(a.n * a.elem.Bytes(1))
+					data[i] = newMem(a.elem.Bytes(a.n))
 					fillRandom(r, data[i], a, st)
 				}
 				want := make([]mem, len(data))
@@ -180,7 +181,7 @@ func runOp(t *testing.T, where string, args []operand, data, want []mem, p testm
 	got := make([]mem, len(data))
 	for i := range data {
 		// An offset from 64 bytes, but never off the element's own alignment.
-		bufs[i] = testmem.New(t, len(data[i]), p, (offset+i+1)*args[i].elem.Bytes(1))
+		bufs[i] = testmem.New(t, len(data[i]), p, (offset+i+1)*args[i].elem.Align())
 		got[i] = bufs[i].Bytes
 		copy(got[i], data[i])
 	}
@@ -202,6 +203,12 @@ func runOp(t *testing.T, where string, args []operand, data, want []mem, p testm
 // diff describes how got differs from want. It returns "" if all elements have the
 // same bits (any NaN equals any other).
 func diff(t tensor.Type, want, got mem) string {
+	if t.Quantised() {
+		if !bytes.Equal(want, got) {
+			return "the blocks differ"
+		}
+		return ""
+	}
 	var lines []string
 	bad, n := 0, len(want)/t.Bytes(1)
 	for i := range n {
@@ -242,6 +249,10 @@ func bitsAt(t tensor.Type, m mem, i int) uint64 {
 		return uint64(b)
 	case tensor.I64:
 		return binary.LittleEndian.Uint64(m[8*i:])
+	case tensor.I8:
+		return uint64(m[i])
+	case tensor.I16:
+		return uint64(binary.LittleEndian.Uint16(m[2*i:]))
 	case tensor.I32:
 		return uint64(binary.LittleEndian.Uint32(m[4*i:]))
 	}
@@ -270,6 +281,10 @@ func newMem(n int) mem {
 }
 
 func fillRandom(r *rand.Rand, m mem, a operand, st style) {
+	if a.elem.Quantised() {
+		fillQuants(r, m, a.elem, st)
+		return
+	}
 	for i := range a.n {
 		if a.role == out {
 			for j := range a.elem.Bytes(1) {
@@ -286,6 +301,33 @@ func fillRandom(r *rand.Rand, m mem, a operand, st style) {
 			binary.LittleEndian.PutUint64(m[8*i:], r.Uint64())
 		case tensor.I32:
 			binary.LittleEndian.PutUint32(m[4*i:], r.Uint32())
+		}
+	}
+}
+
+// fillQuants fills m with random blocks whose scales are of the style.
+func fillQuants(r *rand.Rand, m mem, t tensor.Type, st style) {
+	scales := map[tensor.Type][]int{
+		tensor.Q4_1: {0, 2}, tensor.Q5_1: {0, 2}, tensor.Q4_K: {0, 2}, tensor.Q5_K: {0, 2},
+		tensor.Q2_K: {80, 82}, tensor.Q3_K: {108}, tensor.Q6_K: {208}, tensor.MXFP4: {},
+	}[t]
+	if scales == nil {
+		scales = []int{0}
+	}
+	for size := t.Bytes(t.Block()); len(m) > 0; m = m[size:] {
+		for i := range m[:size] {
+			m[i] = byte(r.Uint32())
+		}
+		for _, at := range scales {
+			binary.LittleEndian.PutUint16(m[at:], uint16(randomBits(r, st, tensor.F16)))
+		}
+		switch {
+		case t == tensor.MXFP4 && st == plain:
+			m[0] = byte(122 + r.Uint32()%6)
+		case t == tensor.MXFP4 && st != special:
+			m[0] = min(m[0], 254)
+		case t == tensor.Q8_0 && r.Uint32()%4 == 0:
+			m[2+r.Uint32()%32] = 0x80 // -128, which writers of the type avoid
 		}
 	}
 }

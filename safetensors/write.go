@@ -139,6 +139,8 @@ func buildHeader(order []Named, metadata map[string]string) (header []byte, size
 		switch {
 		case err != nil:
 			return nil, nil, fmt.Errorf("tensor %s: %w", quote(t.Name), err)
+		case t.Tensor.Type.Quantised():
+			return nil, nil, fmt.Errorf("tensor %s: found type %v, expected one of the format's", quote(t.Name), t.Tensor.Type)
 		case len(t.Tensor.Shape) > maxDims:
 			return nil, nil, fmt.Errorf("tensor %s: %d dimensions, expected at most %d", quote(t.Name), len(t.Tensor.Shape), maxDims)
 		case t.Stream == nil && len(t.Tensor.Data) != size:

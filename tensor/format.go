@@ -22,6 +22,9 @@ var formats = [typeCount + 1]format{
 	Bool: {"BOOL", 1, 1}, F8E4M3: {"F8_E4M3", 1, 1}, F8E5M2: {"F8_E5M2", 1, 1},
 	F8E4M3FNUZ: {"F8_E4M3FNUZ", 1, 1}, F8E5M2FNUZ: {"F8_E5M2FNUZ", 1, 1},
 	F8E8M0: {"F8_E8M0", 1, 1}, C64: {"C64", 1, 8},
+	Q8_0: {"Q8_0", 32, 34}, Q4_0: {"Q4_0", 32, 18}, Q4_1: {"Q4_1", 32, 20}, Q5_0: {"Q5_0", 32, 22}, Q5_1: {"Q5_1", 32, 24},
+	Q2_K: {"Q2_K", 256, 84}, Q3_K: {"Q3_K", 256, 110}, Q4_K: {"Q4_K", 256, 144}, Q5_K: {"Q5_K", 256, 176}, Q6_K: {"Q6_K", 256, 210},
+	IQ4_NL: {"IQ4_NL", 32, 18}, IQ4_XS: {"IQ4_XS", 256, 136}, MXFP4: {"MXFP4", 32, 17},
 	F4: {"F4", 2, 1}, F6E2M3: {"F6_E2M3", 4, 3}, F6E3M2: {"F6_E3M2", 4, 3},
 }
 
@@ -55,10 +58,11 @@ func (f *format) blocks(n int) int {
 }
 
 // Weights reports whether matrices of the type can be multiplied and widened.
-func (t Type) Weights() bool { return t.Float() && t != F64 }
+func (t Type) Weights() bool { return t == F32 || t == F16 || t == BF16 || t.Quantised() }
 
 // Widen sets dst to the first len(dst) elements of src, which are whole blocks of a type
-// whose values can be converted (floating point: exactly; F64: rounded to nearest even).
+// whose values can be converted (floating point: exactly; F64 and quantised types with minima:
+// rounded once, to nearest even).
 // It panics for other types.
 func (t Type) Widen(dst []float32, src []byte) {
 	src = src[:t.Bytes(len(dst))]
@@ -72,6 +76,10 @@ func (t Type) Widen(dst []float32, src []byte) {
 	case F64:
 		widenF64(dst, src)
 	default:
+		if t.Quantised() {
+			widenQuants(dst, src, t)
+			return
+		}
 		panic(fmt.Sprintf("tensor: cannot widen %v to float32", t))
 	}
 }

@@ -43,7 +43,8 @@ func Count(shape []int) (int, error) {
 
 // Bytes returns the number of bytes that an array of the given type and shape
 // takes. It fails if Count does, for an invalid type, if the size is beyond the
-// range of int, and if the elements do not fill the last block.
+// range of int, and if the elements, for a quantised type those of a row, do not fill the
+// last block.
 func Bytes(t Type, shape []int) (int, error) {
 	if !t.Valid() {
 		return 0, fmt.Errorf("element type %v is invalid", t)
@@ -53,8 +54,12 @@ func Bytes(t Type, shape []int) (int, error) {
 		return 0, err
 	}
 	f := &formats[t]
-	if n%f.block != 0 {
-		return 0, fmt.Errorf("%v%s: %d elements are not whole blocks of %d", t, ShapeString(shape), n, f.block)
+	whole := n
+	if t.Quantised() && len(shape) > 0 {
+		whole = shape[len(shape)-1]
+	}
+	if whole%f.block != 0 || n%f.block != 0 {
+		return 0, fmt.Errorf("%v%s: %d elements are not whole blocks of %d", t, ShapeString(shape), whole, f.block)
 	}
 	hi, size := bits.Mul64(uint64(n/f.block), uint64(f.bytes))
 	if hi != 0 || size > math.MaxInt {

@@ -6,7 +6,7 @@ import "fmt"
 // The zero Type is invalid.
 type Type uint8
 
-// The element types, named as in the safetensors format.
+// The element types. Up to F6E3M2 they are those of the safetensors format, named as there.
 const (
 	F32  Type = iota + 1 // IEEE 754 binary32
 	F16                  // IEEE 754 binary16
@@ -34,6 +34,22 @@ const (
 	F6E2M3 // 6-bit float, 2 exponent bits
 	F6E3M2 // 6-bit float, 3 exponent bits
 
+	// Quantised types, in GGUF's layout of the type of the same name: blocks of integers
+	// with common scales. No block runs from one row into the next.
+	Q8_0
+	Q4_0
+	Q4_1
+	Q5_0
+	Q5_1
+	Q2_K
+	Q3_K
+	Q4_K
+	Q5_K
+	Q6_K
+	IQ4_NL
+	IQ4_XS
+	MXFP4
+
 	typeCount = iota
 )
 
@@ -44,7 +60,8 @@ func (t Type) Valid() bool { return t >= F32 && t <= typeCount }
 // convert. Those of 8 bits or fewer are not: they can only be listed and copied.
 func (t Type) Float() bool { return t == F32 || t == F16 || t == BF16 || t == F64 }
 
-// String returns the type's name in the safetensors format, such as "BF16".
+// String returns the type's name in the safetensors format, such as "BF16", or in GGUF,
+// such as "Q4_K".
 func (t Type) String() string {
 	if !t.Valid() {
 		return fmt.Sprintf("Type(%d)", uint8(t))
@@ -54,7 +71,7 @@ func (t Type) String() string {
 
 // ParseType returns the type with the given safetensors name (upper case).
 func ParseType(name string) (Type, error) {
-	for t := F32; t <= typeCount; t++ {
+	for t := F32; t <= F6E3M2; t++ {
 		if formats[t].name == name {
 			return t, nil
 		}
