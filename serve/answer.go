@@ -51,8 +51,9 @@ type outcome struct {
 // answering is a request whose answer is to be written.
 type answering struct {
 	*sharedFields
-	stream  bool
-	queries []engine.Request // one for each prompt
+	stream   bool
+	collects bool             // the format keeps all of the answer, even of a stream
+	queries  []engine.Request // one for each prompt
 
 	// events splits the events of prompt k as the protocol does.
 	events func(k int, events iter.Seq2[engine.Event, error]) iter.Seq2[answerEvent, error]
@@ -75,10 +76,17 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, a *answering, fo
 	}
 	var out *eventStream
 	if a.stream {
-		out = newEventStream(w)
+		out = newEventStream(w, r)
+		defer func() {
+			for k, timer := range timers { // the client has time, the engine has others to serve
+				timer.end(streams[k])
+			}
+			out.close()
+		}()
 	}
 	format.begin(out)
 	sum := &outcome{}
+	kept := collected{charge: holdsOf(r.Context()).charge}
 	for k, stream := range streams {
 		events := stream.Events()
 		if out != nil {
@@ -88,6 +96,9 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, a *answering, fo
 			events = out.events(stream)
 		}
 		for e, err := range a.events(k, events) {
+			if err == nil && (out == nil || a.collects) {
+				err = kept.add(&e)
+			}
 			switch {
 			case err != nil && out == nil:
 				return a.error(err)
@@ -107,6 +118,37 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, a *answering, fo
 		sum.add(stream, &a.queries[k], a.document)
 	}
 	return format.end(w, out, sum)
+}
+
+// collected counts the memory of what is collected of an answer.
+type collected struct {
+	charge *charge
+	bytes  int64 // not yet counted
+}
+
+// Bytes that a piece of an answer takes until it is written, and each of the
+// log-probabilities in it: as values, and as JSON.
+const (
+	pieceCost = 128
+	probCost  = 512
+)
+
+// add counts an event, in large steps, and refuses what there is no memory for.
+func (c *collected) add(e *answerEvent) error {
+	c.bytes += pieceCost + 4*int64(len(e.text)+len(e.reasoning))
+	for _, d := range e.calls {
+		c.bytes += 4 * int64(len(d.arguments))
+	}
+	if e.token.LogProb != 0 || len(e.token.Top) > 0 {
+		c.bytes += int64(1+len(e.token.Top)) * probCost
+	}
+	const step = 64 << 10
+	if c.bytes < step {
+		return nil
+	}
+	n := c.bytes
+	c.bytes = 0
+	return c.charge.take(n, forAnswers)
 }
 
 // add adds the tokens and the cache of a prompt whose answers are complete.

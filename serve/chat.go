@@ -420,19 +420,17 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) error {
 	for i := range format.choices {
 		format.choices[i].Message = &chatMessage{Role: "assistant"}
 	}
-	return s.answer(w, r, c.answering(c.stream), format)
+	return s.answer(w, r, c.answering(c.stream, false), format)
 }
 
 // answering returns the request as one whose answer can be written.
-func (c *chatRequest) answering(stream bool) *answering {
-	a := &answering{
-		sharedFields: &c.sharedFields, queries: []engine.Request{c.q}, error: c.error,
+func (c *chatRequest) answering(stream, collects bool) *answering {
+	return &answering{
+		sharedFields: &c.sharedFields, stream: stream, collects: collects, queries: []engine.Request{c.q}, error: c.error,
 		events: func(_ int, events iter.Seq2[engine.Event, error]) iter.Seq2[answerEvent, error] {
 			return c.events(events)
 		},
 	}
-	a.stream = stream
-	return a
 }
 
 // chatFormat writes answers as chat completions.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"os"
 	"slices"
 	"strconv"
 	"sync"
@@ -24,33 +25,75 @@ import (
 // once, and the engine keeps their caches as long as there is room. A cache that had to go
 // is recomputed to the same bits when somebody asks. Every API key has its own documents.
 type documents struct {
-	dir string // of their files, "" for none
+	dir    string   // of their files, "" for none
+	lock   *os.File // of the folder, held until the server ends
+	limit  int64    // bytes of all texts, names and system messages
+	shared func() bool
+
+	// files is held while a document's file and its entry change together. Whoever holds
+	// it may take mu, which is never held while a file is written.
+	files sync.Mutex
 
 	mu    sync.Mutex
 	byID  map[docKey]*document
 	order []docKey
 	bytes int64 // of their texts
 
-	// Of those still being read by the requests that upload them.
-	coming      int
-	comingBytes int64
+	// Of those known, and those still being read by the requests that upload them.
+	held   holding
+	heldBy map[string]*holding // by owner
 }
 
-// add adds a document or replaces an older one. The caller holds the mutex, here and in
-// drop.
+// holding is how much documents take of what is bounded.
+type holding struct {
+	n     int
+	bytes int64
+}
+
+// newDocuments returns an empty collection for which there is as much room as for all
+// requests.
+func newDocuments(limit int64, shared func() bool) documents {
+	return documents{limit: min(limit, maxDocumentBytes), shared: shared, byID: map[docKey]*document{}, heldBy: map[string]*holding{}}
+}
+
+// hold counts more of an owner. The caller holds the mutex, here and in add and drop.
+func (d *documents) hold(owner string, n int, bytes int64) {
+	by := d.heldBy[owner]
+	if by == nil {
+		by = &holding{}
+		d.heldBy[owner] = by
+	}
+	by.n += n
+	by.bytes += bytes
+	d.held.n += n
+	d.held.bytes += bytes
+	if by.n == 0 && by.bytes == 0 {
+		delete(d.heldBy, owner)
+	}
+}
+
+// add adds a document or replaces an older one.
 func (d *documents) add(doc *document) {
 	at := docKey{doc.owner, doc.ID}
+	size, more := doc.size(), 1
 	if old := d.byID[at]; old != nil {
-		d.bytes -= old.size()
+		size, more = size-old.size(), 0
 	} else {
 		d.order = append(d.order, at)
 	}
 	d.byID[at] = doc
-	d.bytes += doc.size()
+	d.bytes += size
+	d.hold(at.owner, more, size)
 }
 
+// drop drops a document if there is one.
 func (d *documents) drop(at docKey) {
-	d.bytes -= d.byID[at].size()
+	old := d.byID[at]
+	if old == nil {
+		return
+	}
+	d.bytes -= old.size()
+	d.hold(at.owner, -1, -old.size())
 	delete(d.byID, at)
 	d.order = slices.DeleteFunc(d.order, func(x docKey) bool { return x == at })
 }
@@ -64,23 +107,29 @@ func (d *documents) reserve(doc *document) (leave func(), err error) {
 	if old := d.byID[docKey{doc.owner, doc.ID}]; old != nil { // which it replaces
 		size, more = max(0, size-old.size()), 0
 	}
-	refused := ""
-	switch all := d.bytes + d.comingBytes + size; {
-	case len(d.order)+d.coming+more > maxDocuments:
-		refused = fmt.Sprintf("there are %d documents already", len(d.order)+d.coming)
-	case size > 0 && all > maxDocumentBytes:
-		refused = fmt.Sprintf("all documents, with their names and system messages, would have %d bytes, at most %d are kept", all, int64(maxDocumentBytes))
+	var own holding
+	if by := d.heldBy[doc.owner]; by != nil {
+		own = *by
+	}
+	shared, refused := d.shared(), ""
+	share := "" // of what an owner may have
+	if shared {
+		share = fmt.Sprintf(" (%d documents with %d bytes of this API key, which may not take more than it leaves for others)", own.n, own.bytes)
+	}
+	switch {
+	case more > 0 && !mayTake(int64(own.n), int64(d.held.n), 1, maxDocuments, shared):
+		refused = fmt.Sprintf("store a document: found %d already, expected fewer than %d%s", d.held.n, maxDocuments, share)
+	case size > 0 && !mayTake(own.bytes, d.held.bytes, size, d.limit, shared):
+		refused = fmt.Sprintf("store a document: all documents, with their names and system messages, would have %d bytes, expected at most %d%s", d.held.bytes+size, d.limit, share)
 	}
 	if refused != "" {
 		return nil, &apiError{status: http.StatusInsufficientStorage, Type: "invalid_request_error", Message: refused}
 	}
-	d.coming += more
-	d.comingBytes += size
+	d.hold(doc.owner, more, size)
 	return sync.OnceFunc(func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		d.coming -= more
-		d.comingBytes -= size
+		d.hold(doc.owner, -more, -size)
 	}), nil
 }
 
@@ -276,21 +325,13 @@ func (s *Server) getDocument(w http.ResponseWriter, r *http.Request) error {
 // deleteDocument forgets a document, its file, and what is kept of its cache.
 func (s *Server) deleteDocument(w http.ResponseWriter, r *http.Request) error {
 	at := docKey{s.owner(r), r.PathValue("id")}
-	s.docs.mu.Lock()
-	doc := s.docs.byID[at]
-	if doc == nil {
-		s.docs.mu.Unlock()
-		return notFound("document_not_found", "there is no document %q", at.id)
-	}
-	if err := s.docs.remove(at.owner, at.id); err != nil {
-		s.docs.mu.Unlock()
-		return fmt.Errorf("delete document %s: %w", at.id, err)
+	doc, err := s.docs.remove(at)
+	if err != nil {
+		return err
 	}
 	if doc.cancel != nil {
 		doc.cancel()
 	}
-	s.docs.drop(at)
-	s.docs.mu.Unlock()
 	if err := s.forget(r, doc); err != nil {
 		s.o.Log.Warn("the cache of a deleted document is still there", "document", at.id, "error", err)
 	}

@@ -40,12 +40,12 @@ func documentBody(r *http.Request) (*fields, error) {
 		if err == io.EOF {
 			break
 		}
-		var data []byte
-		if err == nil {
-			data, err = io.ReadAll(part)
-		}
 		if err != nil {
 			return nil, bodyError(err)
+		}
+		data, err := readCounted(r, part, -1)
+		if err != nil {
+			return nil, err
 		}
 		name := part.FormName()
 		key := name
@@ -180,14 +180,11 @@ func (s *Server) remember(doc *document) (*document, int, error) {
 	if old, err := s.docs.find(doc.owner, doc.ID); err == nil && old.Status == "ready" {
 		return old, http.StatusOK, nil
 	}
-	if err := s.docs.save(doc); err != nil {
+	own := *doc // its LastUsed will change
+	if err := s.docs.put(&own, func(*document) bool { return false }); err != nil {
 		s.o.Log.Error("document not stored", "document", doc.ID, "error", err)
 		return nil, 0, &apiError{status: http.StatusInsufficientStorage, Type: "server_error", Code: "not_stored", Message: "the document could not be stored; the log of the server says why"}
 	}
-	s.docs.mu.Lock()
-	defer s.docs.mu.Unlock()
-	own := *doc // its LastUsed will change
-	s.docs.add(&own)
 	return doc, http.StatusCreated, nil
 }
 
@@ -200,7 +197,7 @@ func (s *Server) readLater(r *http.Request, doc *document, q engine.Request) (*d
 		}
 		return old, http.StatusOK, nil
 	}
-	used := &holds{}
+	used := &holds{charge: &charge{a: &s.account, owner: s.owner(r)}}
 	ctx, cancel := context.WithCancel(context.WithValue(context.WithoutCancel(r.Context()), holdsKey{}, used))
 	r = r.WithContext(ctx)
 	stream, v, err := s.submitDocument(r, doc, q)
@@ -218,8 +215,7 @@ func (s *Server) readLater(r *http.Request, doc *document, q engine.Request) (*d
 	s.later.Go(func() {
 		defer cancel()
 		defer used.end()
-		err := s.finishDocument(v, doc, stream)
-		s.settle(doc, &pending, err)
+		s.settle(doc, &pending, s.finishDocument(v, doc, stream))
 	})
 	return &answer, http.StatusAccepted, nil
 }
@@ -238,50 +234,37 @@ func (s *Server) submitDocument(r *http.Request, doc *document, q engine.Request
 	return stream, v, nil
 }
 
-// finishDocument waits until a document has been read, and saves it.
+// finishDocument waits until a document has been read.
 func (s *Server) finishDocument(v *served, doc *document, stream *engine.Stream) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = panicked(p)
 		}
 	}()
-	if err := readAll(stream, v); err != nil {
-		return err
+	if err = readAll(stream, v); err == nil {
+		doc.Cache = newCacheUse(stream.Cache(), doc.ID)
 	}
-	doc.Cache = newCacheUse(stream.Cache(), doc.ID)
-	if err := s.docs.save(doc); err != nil {
-		return fmt.Errorf("store document: %w", err)
-	}
-	return nil
+	return err
 }
 
-// settle records the outcome of a document that was processed in the background. One
-// that has been deleted meanwhile, or uploaded again, is left alone.
+// settle stores a document that was processed in the background, or records why it was
+// not. One that has been deleted meanwhile, or uploaded again, is left alone.
 func (s *Server) settle(doc, pending *document, err error) {
+	if err == nil {
+		if err = s.docs.put(doc, func(now *document) bool { return now != pending }); err == nil {
+			return
+		}
+		err = fmt.Errorf("store document: %w", err)
+	}
+	why := asError(err, 0)
+	if why.cause != nil {
+		err = why.cause
+		why.Message += "; the log of the server has it under the document"
+	}
 	s.docs.mu.Lock()
-	defer s.docs.mu.Unlock()
-	at := docKey{doc.owner, doc.ID}
-	var why *apiError
-	if err != nil {
-		if why = asError(err, 0); why.cause != nil {
-			err = why.cause
-			why.Message += "; the log of the server has it under the document"
-		}
-	}
-	switch now := s.docs.byID[at]; {
-	case now == nil:
-		if err == nil {
-			err = s.docs.remove(doc.owner, doc.ID)
-		}
-	case now != pending:
-	case err != nil:
+	if s.docs.byID[docKey{doc.owner, doc.ID}] == pending {
 		pending.Status, pending.Error = "failed", why.Message
-	default:
-		ready := *doc
-		ready.LastUsed = pending.LastUsed
-		s.docs.add(&ready)
 	}
-	if err != nil {
-		s.o.Log.Warn("document not processed", "document", doc.ID, "error", err)
-	}
+	s.docs.mu.Unlock()
+	s.o.Log.Warn("document not processed", "document", doc.ID, "error", err)
 }

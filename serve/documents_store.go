@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/lukv/lukv/internal/atomicfile"
+	"github.com/lukv/lukv/internal/filelock"
 	"github.com/lukv/lukv/internal/inputfile"
 )
 
@@ -62,6 +63,9 @@ func (s *Server) openStore(dir string) error {
 	if err != nil {
 		return err
 	}
+	if s.docs.lock, err = lockStore(dir); err != nil {
+		return err
+	}
 	s.docs.mu.Lock()
 	defer s.docs.mu.Unlock()
 	s.docs.dir = dir
@@ -85,6 +89,23 @@ func (s *Server) openStore(dir string) error {
 	}
 	s.docs.sort()
 	return nil
+}
+
+// lockStore takes the lock of a folder of documents, which ends with the process or when
+// the file is closed.
+func lockStore(dir string) (*os.File, error) {
+	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if free, err := filelock.Try(lock); err != nil || !free {
+		lock.Close()
+		if err == nil {
+			err = fmt.Errorf("%s is in use by another server, expected a folder for each", dir)
+		}
+		return nil, err
+	}
+	return lock, nil
 }
 
 // readDocument reads a document's file and finds the profile of its policy.
@@ -161,12 +182,56 @@ func (d *documents) save(doc *document) error {
 	})
 }
 
-// remove removes a document's file.
-func (d *documents) remove(owner, id string) error {
+// put saves a document that has been read and adds it, unless stays says that the entry now
+// there is to be left alone.
+func (d *documents) put(doc *document, stays func(now *document) bool) error {
+	d.files.Lock()
+	defer d.files.Unlock()
+	at := docKey{doc.owner, doc.ID}
+	d.mu.Lock()
+	stay := stays(d.byID[at])
+	d.mu.Unlock()
+	if stay {
+		return nil
+	}
+	if err := d.save(doc); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if old := d.byID[at]; old != nil {
+		doc.LastUsed = max(doc.LastUsed, old.LastUsed)
+	}
+	d.add(doc)
+	return nil
+}
+
+// remove removes a document and its file, and returns the document.
+func (d *documents) remove(at docKey) (*document, error) {
+	d.files.Lock()
+	defer d.files.Unlock()
+	d.mu.Lock()
+	doc := d.byID[at]
+	d.mu.Unlock()
+	if doc == nil {
+		return nil, notFound("document_not_found", "there is no document %q", at.id)
+	}
+	if err := d.removeFile(at); err != nil {
+		return nil, fmt.Errorf("delete document %s: %w", at.id, err)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	doc = d.byID[at] // also one that is being read has an entry
+	d.drop(at)
+	return doc, nil
+}
+
+// removeFile removes a document's file.
+func (d *documents) removeFile(at docKey) error {
 	if d.dir == "" {
 		return nil
 	}
-	err := os.Remove(filepath.Join(d.dir, documentFile(owner, id)))
+	err := os.Remove(filepath.Join(d.dir, documentFile(at.owner, at.id)))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -175,4 +240,11 @@ func (d *documents) remove(owner, id string) error {
 		f.Close()
 	}
 	return nil
+}
+
+// close lets another server use the folder.
+func (d *documents) close() {
+	if d.lock != nil {
+		d.lock.Close()
+	}
 }

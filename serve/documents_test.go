@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"mime/multipart"
 	"net/http/httptest"
@@ -13,6 +14,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -168,7 +170,7 @@ func TestDocumentsBound(t *testing.T) {
 	d.add(&document{ID: "a", text: "again"})
 	require.EqualValues(t, len("again"), d.bytes)
 	require.Len(t, d.order, 1)
-	d.bytes = maxDocumentBytes
+	d.hold("", 0, d.limit-d.held.bytes)
 	room := func(doc *document) error {
 		leave, err := d.reserve(doc)
 		if err == nil {
@@ -177,31 +179,92 @@ func TestDocumentsBound(t *testing.T) {
 		}
 		return err
 	}
+	tooMuch := fmt.Sprintf("expected at most %d", d.limit)
 	require.NoError(t, room(&document{ID: "a", text: "again"}), "it is there already")
-	require.ErrorContains(t, room(&document{ID: "a", text: "again", Name: "x"}), "at most 2147483648", "with a longer name")
+	require.ErrorContains(t, room(&document{ID: "a", text: "again", Name: "x"}), tooMuch, "with a longer name")
 	for _, doc := range []document{{text: "x"}, {Name: "x"}, {System: "x"}, {salt: "x"}} { // all that a client can make long
-		require.ErrorContains(t, room(&doc), "at most 2147483648")
+		require.ErrorContains(t, room(&doc), tooMuch)
 	}
 	d.drop(docKey{"", "a"})
 	require.NoError(t, room(&document{ID: "b", text: "x"}))
-	for range maxDocuments {
-		d.order = append(d.order, docKey{})
-	}
-	require.ErrorContains(t, room(&document{ID: "b", text: "x"}), "there are 10000 documents")
 
 	// What others are uploading counts until they give up.
-	d = &documents{byID: map[docKey]*document{}, bytes: maxDocumentBytes - 2}
+	several := false
+	fresh := func(limit int64) *documents {
+		d := newDocuments(limit, func() bool { return several })
+		return &d
+	}
+	d = fresh(3)
 	leave, err := d.reserve(&document{ID: "a", text: "xy"})
 	require.NoError(t, err)
-	require.ErrorContains(t, room(&document{ID: "b", text: "x"}), "would have 2147483649 bytes")
+	require.ErrorContains(t, room(&document{ID: "b", text: "xx"}), "would have 4 bytes, expected at most 3")
 	leave()
-	require.NoError(t, room(&document{ID: "b", text: "x"}))
-	d.bytes = 0
-	for i := range maxDocuments {
-		_, err := d.reserve(&document{ID: strconv.Itoa(i)})
-		require.NoError(t, err)
+	require.NoError(t, room(&document{ID: "b", text: "xx"}))
+
+	// However small they are, and whoever they belong to, there is a largest number; of
+	// several owners none may have more than is left for others.
+	fill := func(owner string) (n int) {
+		for ; n <= maxDocuments; n++ {
+			if _, err := d.reserve(&document{ID: strconv.Itoa(n), owner: owner, text: "x"}); err != nil {
+				require.ErrorContains(t, err, "expected fewer than 10000")
+				break
+			}
+		}
+		return n
 	}
-	require.ErrorContains(t, room(&document{ID: "b", text: "x"}), "there are 10000 documents")
+	d = fresh(1 << 20)
+	require.Equal(t, maxDocuments, fill("a"))
+	require.Zero(t, fill("b"))
+	several = true
+	d = fresh(1 << 20)
+	require.Equal(t, maxDocuments/2, fill("a"))
+	require.Equal(t, maxDocuments/4, fill("b"))
+	require.Equal(t, maxDocuments/8, fill("c"))
+	d = fresh(8)
+	_, err = d.reserve(&document{ID: "a", owner: "a", text: "xxxxx"})
+	require.ErrorContains(t, err, "of this API key")
+	_, err = d.reserve(&document{ID: "a", owner: "a", text: "xxxx"})
+	require.NoError(t, err)
+	_, err = d.reserve(&document{ID: "a", owner: "b", text: "xx"})
+	require.NoError(t, err)
+}
+
+// TestUploadAndDelete: a document that is uploaded and deleted at the same time is
+// afterwards there, with its file, or neither is.
+func TestUploadAndDelete(t *testing.T) {
+	dir := t.TempDir()
+	ts := start(t, Options{}, engine.Options{MaxBytes: 64 << 20})
+	require.NoError(t, ts.s.OpenStore(dir))
+	body := mustJSON(t, object{"text": "a text", "kv_compression": object{"ratio": 0.5, "metric": "knorm"}})
+	var doc document
+	ts.post(t, "/v1/documents", json.RawMessage(body), &doc)
+	at := docKey{"", doc.ID}
+	for range 100 {
+		var wg sync.WaitGroup
+		for _, path := range []string{"/v1/documents", "/v1/documents?wait=false"} {
+			wg.Go(func() { ts.do(t, "POST", path, body) })
+			wg.Go(func() { ts.do(t, "DELETE", "/v1/documents/"+doc.ID, "") })
+		}
+		wg.Wait()
+		ts.s.later.Wait()
+		ts.s.docs.mu.Lock()
+		known := ts.s.docs.byID[at] != nil
+		ts.s.docs.mu.Unlock()
+		_, err := os.Stat(filepath.Join(dir, documentFile("", doc.ID)))
+		require.Equal(t, known, err == nil, "the file: %v", err)
+	}
+}
+
+// TestStoreInUse: a second server does not start on a folder of documents, also when it
+// loads models on demand, until the first one has ended.
+func TestStoreInUse(t *testing.T) {
+	dir := t.TempDir()
+	first := New(Options{})
+	require.NoError(t, first.OpenStore(dir))
+	second, _ := onDemand(t, Options{}, engine.Options{}, "a")
+	require.ErrorContains(t, second.s.OpenStore(dir), "in use by another server")
+	require.NoError(t, first.Drain(context.Background()))
+	require.NoError(t, second.s.OpenStore(dir))
 }
 
 // deadlineWriter records the deadline of its answer.
@@ -249,6 +312,7 @@ func TestDocumentSaysItsSystem(t *testing.T) {
 		ts.post(t, "/v1/documents", object{"text": sample(0).Context}, &plain)
 		require.NotEqual(t, doc.ID, plain.ID)
 		require.Empty(t, plain.System)
+		ts.end()
 	}
 }
 
@@ -432,7 +496,6 @@ func TestDocumentsLater(t *testing.T) {
 	require.NotEmpty(t, header.Get("Retry-After"))
 	status, _, _ = ts.do(t, "DELETE", "/v1/documents/"+id, "")
 	require.Equal(t, 200, status)
-	require.NoError(t, s.docs.save(made))
 	s.settle(made, pending, nil)
 	require.NoFileExists(t, file)
 	status, _, _ = ts.do(t, "GET", "/v1/documents/"+id, "")

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"context"
 	"errors"
 	"io"
 	"log/slog"
@@ -48,7 +49,9 @@ func TestInternalErrorsOfStreams(t *testing.T) {
 	r := httptest.NewRecorder()
 	w := &statusWriter{ResponseWriter: r, log: slog.New(slog.NewTextHandler(&log, nil))}
 	w.Header().Set("X-Request-Id", "mine")
-	newEventStream(w).fail(asError(errors.New("write /secret/path"), 0))
+	out := newEventStream(w, requestOf(New(Options{}), ""))
+	out.fail(asError(errors.New("write /secret/path"), 0))
+	out.close()
 	require.NotContains(t, r.Body.String(), "secret")
 	require.Contains(t, r.Body.String(), "under the request mine")
 	require.Contains(t, log.String(), `id=mine error="write /secret/path"`)
@@ -60,9 +63,11 @@ func TestPanics(t *testing.T) {
 	var log strings.Builder
 	s := New(Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
 	for pattern, begin := range map[string]bool{"GET /before": false, "GET /within": true} {
-		s.mux.Handle(pattern, s.wrap(pattern, func(w http.ResponseWriter, _ *http.Request) error {
+		s.mux.Handle(pattern, s.wrap(pattern, func(w http.ResponseWriter, r *http.Request) error {
 			if begin {
-				newEventStream(w).line("data: a piece")
+				out := newEventStream(w, r)
+				defer out.close()
+				out.line("data: a piece")
 			}
 			panic("fault in " + pattern)
 		}))
@@ -133,4 +138,10 @@ func TestFormOfRefusals(t *testing.T) {
 	status, text, _ := ts.do(t, "POST", "/v1/messagesx", "{}")
 	require.Equal(t, 404, status)
 	require.Contains(t, text, `"param":null`)
+}
+
+// requestOf returns a request of an owner as handlers get it.
+func requestOf(s *Server, owner string) *http.Request {
+	r := httptest.NewRequest("POST", "/", nil)
+	return r.WithContext(context.WithValue(r.Context(), holdsKey{}, &holds{charge: &charge{a: &s.account, owner: owner}}))
 }

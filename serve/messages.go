@@ -255,7 +255,7 @@ func (s *Server) messages(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return s.answer(w, r, q.c.answering(q.stream), &messageFormat{q: q, id: "msg_" + randomID(), blocks: blocks{c: q.c}})
+	return s.answer(w, r, q.c.answering(q.stream, true), &messageFormat{q: q, id: "msg_" + randomID(), blocks: blocks{c: q.c}})
 }
 
 func (a *messageFormat) begin(out *eventStream) {

@@ -480,8 +480,10 @@ func (ms *models) drain(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// holds are the models that a request uses until it is over.
+// holds are the models and the memory that a request uses until it is over.
 type holds struct {
+	charge *charge
+
 	mu       sync.Mutex
 	releases []func()
 	maxLen   int
@@ -506,6 +508,7 @@ func (h *holds) end() []any {
 		release()
 	}
 	h.releases = nil
+	h.charge.end()
 	if h.model == "" {
 		return nil
 	}

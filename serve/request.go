@@ -307,20 +307,21 @@ func (v *served) tokenText(id int32) (string, []byte) {
 // positions returns an error if a prompt and an answer together do not fit the model.
 func (v *served) positions(prompt, answer int) error {
 	limit := v.e.MaxTokens()
-	if prompt+answer <= limit {
+	if prompt <= limit && answer <= limit-prompt {
 		return nil
 	}
 	e := invalid("max_tokens", "This model's maximum context length is %d tokens. However, you requested %d tokens (%d in the prompt, %d in the answer)",
-		limit, prompt+answer, prompt, answer)
+		limit, int64(prompt)+int64(answer), prompt, answer)
 	e.Code = "context_length_exceeded"
 	return e
 }
 
-// salted gives a request its name and its client and, if there are several keys, a salt
-// of the client's own: the timing of hits must not tell one customer what another asked.
+// salted gives a request its name and its client and, if keys are set, a salt of the
+// client's own: hits, and their timing, must not tell one customer what another asked, nor
+// the owner of a new key what that of the key before it did.
 func (s *Server) salted(r requestContext, q engine.Request) engine.Request {
 	q.ID, q.Client = r.id, r.key
-	if len(*s.keys.Load()) > 1 {
+	if len(*s.keys.Load()) > 0 {
 		q.Salt = fmt.Sprintf("%s\x00%s", r.key, q.Salt)
 	}
 	return q

@@ -262,7 +262,7 @@ func (s *Server) responses(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	format := &responseFormat{q: q, id: "resp_" + randomID(), created: time.Now().Unix(), blocks: blocks{c: q.c}}
-	return s.answer(w, r, q.c.answering(q.stream), format)
+	return s.answer(w, r, q.c.answering(q.stream, true), format)
 }
 
 func (a *responseFormat) begin(out *eventStream) {

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -15,7 +16,6 @@ import (
 	"mime"
 	"net"
 	"net/http"
-	"os"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -43,6 +43,11 @@ type Options struct {
 
 	// MaxBody bounds the bytes of a request, default 32 MiB.
 	MaxBody int64
+
+	// MaxRequestBytes bounds the memory that all requests and answers in progress take
+	// outside of engines; default: a quarter of what the system can give. Where there are
+	// several keys, none takes more than it leaves for others.
+	MaxRequestBytes int64
 
 	// Profiles are the profiles that kv_compression may name.
 	Profiles map[string]*lukv.Profile
@@ -76,16 +81,14 @@ type Server struct {
 	docs     documents
 	models   *models
 	profiles atomic.Pointer[profiles]
+	account  account
 	bodyTime time.Duration
 	later    sync.WaitGroup // work that continues after requests
 }
 
-// Limits on how long a request may take to arrive, and a client to read an answer that
-// is not a stream.
-const (
-	maxBodyTime   = 5 * time.Minute
-	maxAnswerTime = 5 * time.Minute
-)
+// maxAnswerTime is how long a client may take to read what is left of an answer that is
+// complete.
+const maxAnswerTime = 5 * time.Minute
 
 // New returns a server without models.
 func New(o Options) *Server {
@@ -97,8 +100,9 @@ func New(o Options) *Server {
 	}
 	s := &Server{o: o, mux: http.NewServeMux(), started: time.Now(), models: newModels(o)}
 	s.bodyTime = maxBodyTime
+	s.account = account{limit: cmp.Or(o.MaxRequestBytes, defaultRequestBytes()), shared: s.severalKeys, by: map[string]int64{}}
 	s.SetKeys(o.Keys)
-	s.docs.byID = map[docKey]*document{}
+	s.docs = newDocuments(s.account.limit, s.severalKeys)
 	s.SetProfiles(o.Profiles)
 	for pattern, h := range map[string]handler{
 		"POST /v1/chat/completions":        s.chat,
@@ -131,6 +135,10 @@ func New(o Options) *Server {
 	s.mux.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, map[string]string{"version": s.o.Version}) })
 	return s
 }
+
+// severalKeys reports whether more than one key is accepted, so that what is bounded is
+// shared between their owners.
+func (s *Server) severalKeys() bool { return len(*s.keys.Load()) > 1 }
 
 // SetKeys replaces [Options.Keys] for requests from now on.
 func (s *Server) SetKeys(keys []string) {
@@ -188,6 +196,7 @@ func (s *Server) Drain(ctx context.Context) error {
 	s.draining.Store(true)
 	err := s.models.drain(ctx)
 	s.later.Wait()
+	s.docs.close()
 	return err
 }
 
@@ -225,11 +234,12 @@ func (s *Server) Handler() http.Handler {
 	}))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Request-Id", requestID(r.Header.Get("X-Request-Id"))) // refusals have one, too
-		s.boundBody(w, r)
-		if s.shared(w, r) {
-			return
+		defer placeOf(r).begin()()
+		out := &bodyGuard{ResponseWriter: w, body: s.boundBody(w, r)}
+		if !s.shared(out, r) {
+			guarded.ServeHTTP(out, r)
 		}
-		guarded.ServeHTTP(w, r)
+		out.end(s.o.MaxBody)
 	})
 }
 
@@ -304,7 +314,7 @@ func (s *Server) wrap(pattern string, h handler) http.Handler {
 		id := w.Header().Get("X-Request-Id")
 		out := &statusWriter{ResponseWriter: w, log: s.o.Log}
 		r.Body = http.MaxBytesReader(out, r.Body, s.o.MaxBody)
-		used := &holds{}
+		used := &holds{charge: &charge{a: &s.account, owner: s.owner(r)}}
 		ctx := context.WithValue(context.WithValue(r.Context(), requestKey{}, id), holdsKey{}, used)
 		err := s.guarded(out, r.WithContext(ctx), h)
 		reported := err != nil && out.status == 0
@@ -337,6 +347,9 @@ func (s *Server) guarded(w http.ResponseWriter, r *http.Request, h handler) (err
 		kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 		if err != nil || kind != "application/json" && (kind != "multipart/form-data" || r.Pattern != putPattern) {
 			return &apiError{status: http.StatusUnsupportedMediaType, Type: "invalid_request_error", Message: "the content type must be application/json"}
+		}
+		if err := tooLarge(r, s.o.MaxBody); err != nil {
+			return err
 		}
 		if e := r.Header.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
 			return &apiError{status: http.StatusUnsupportedMediaType, Type: "invalid_request_error", Message: "compressed bodies are not read"}
@@ -436,62 +449,6 @@ func (w *statusWriter) Write(p []byte) (int, error) {
 
 // Unwrap is for http.ResponseController.
 func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
-
-// boundBody bounds the time until all of a request's body has arrived, whether or not
-// anybody reads it: before a refusal is sent, net/http reads what is left of a short one.
-// After that the connection has no deadline: answers take as long as they take.
-func (s *Server) boundBody(w http.ResponseWriter, r *http.Request) {
-	if r.Body == http.NoBody {
-		return
-	}
-	conn := http.NewResponseController(w)
-	conn.SetReadDeadline(time.Now().Add(s.bodyTime))
-	r.Body = &timedBody{r.Body, conn}
-}
-
-// timedBody lifts the deadline that boundBody sets when it has been read.
-type timedBody struct {
-	io.ReadCloser
-	conn *http.ResponseController
-}
-
-func (b *timedBody) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
-	if err == io.EOF { // otherwise net/http still reads the rest before it answers
-		b.conn.SetReadDeadline(time.Time{})
-	}
-	return n, err
-}
-
-// body reads the object that a request consists of.
-func body(r *http.Request) (*fields, error) {
-	data, err := io.ReadAll(r.Body)
-	if err != nil {
-		return nil, bodyError(err)
-	}
-	return bodyFields(r, data)
-}
-
-// bodyError says what is wrong with a body that could not be read.
-func bodyError(err error) *apiError {
-	var large *http.MaxBytesError
-	if errors.As(err, &large) {
-		return &apiError{status: http.StatusRequestEntityTooLarge, Type: "invalid_request_error", Message: fmt.Sprintf("the body has more than %d bytes", large.Limit)}
-	}
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return &apiError{status: http.StatusRequestTimeout, Type: "invalid_request_error", Message: "the body took too long to come"}
-	}
-	return invalid("", "read the body: %v", err)
-}
-
-func bodyFields(r *http.Request, data []byte) (*fields, error) {
-	f, bad := parseBody(data)
-	if bad != nil {
-		return nil, bad
-	}
-	f.ctx = r.Context()
-	return f, nil
-}
 
 // boundTaking bounds the time in which a client must read an answer that is not a
 // stream. A client that does not read would keep its connection, and its model loaded.

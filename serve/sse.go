@@ -8,6 +8,7 @@ import (
 	"math"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/lukv/lukv/engine"
@@ -30,32 +31,171 @@ const (
 	writeTimeout  = 30 * time.Second       // for an event to a client that does not read
 )
 
-// eventStream writes server-sent events.
+// eventStream writes server-sent events. What a client has not read yet waits in memory, so
+// that a slow client does not keep its request in the engine.
 type eventStream struct {
 	w      http.ResponseWriter
 	out    *http.ResponseController
+	place  connPlace
+	charge *charge
 	prefix string // precedes chunks
-	err    error
+	err    error  // why the stream ended; what is sent after it is dropped
 
 	progress func() // writes the progress of the prompt, until the answer begins; nil: pings instead
+
+	held time.Duration // for which there was no memory for what was to be sent
+
+	mu      sync.Mutex
+	waiting [][]byte // not yet written, in pieces of about maxWrite bytes
+	size    int64    // bytes of waiting, and of what is being written
+	counted int64    // of these, in the account
+	failed  error    // of writing
+	ended   bool     // nothing more will be sent
+	sent    chan struct{}
+	written chan struct{}
+	over    chan struct{} // closed when everything has been written
 }
 
-func newEventStream(w http.ResponseWriter) *eventStream {
+const (
+	// freeEvents is how much of each stream waits without being counted: a client that
+	// reads at once is not held up by those that do not.
+	freeEvents = 64 << 10
+
+	// maxWrite is about how much is written at once, for which a client has writeTimeout.
+	maxWrite = 64 << 10
+)
+
+// errSlowClient ends a stream whose client reads too slowly.
+var errSlowClient = errors.New("the client reads too slowly")
+
+func newEventStream(w http.ResponseWriter, r *http.Request) *eventStream {
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("Cache-Control", "no-cache")
 	h.Set("X-Accel-Buffering", "no")
 	w.WriteHeader(http.StatusOK)
-	return &eventStream{w: w, out: http.NewResponseController(w)}
+	s := &eventStream{
+		w: w, out: http.NewResponseController(w), place: placeOf(r), charge: holdsOf(r.Context()).charge,
+		sent: make(chan struct{}, 1), written: make(chan struct{}, 1), over: make(chan struct{}),
+	}
+	go s.write()
+	return s
 }
 
-func (s *eventStream) line(text string) {
-	if s.err != nil {
-		return
+// write writes what is sent until the end of the stream.
+func (s *eventStream) write() {
+	defer close(s.over)
+	for {
+		text, more := s.next()
+		if !more {
+			return
+		}
+		if text == nil {
+			<-s.sent
+			continue
+		}
+		s.out.SetWriteDeadline(time.Now().Add(writeTimeout))
+		_, err := s.w.Write(text)
+		if err == nil {
+			err = s.out.Flush()
+		}
+		s.note(int64(len(text)), err)
 	}
-	s.out.SetWriteDeadline(time.Now().Add(writeTimeout))
-	if _, s.err = io.WriteString(s.w, text+"\n\n"); s.err == nil {
-		s.err = s.out.Flush()
+}
+
+// next returns the next text to be written, nil if there is none yet. It reports false if
+// there will be none.
+func (s *eventStream) next() (text []byte, more bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.failed != nil || len(s.waiting) == 0 {
+		return nil, s.failed == nil && !s.ended
+	}
+	text = s.waiting[0]
+	s.waiting = s.waiting[1:]
+	return text, true
+}
+
+// note notes that n bytes have been written, or why not.
+func (s *eventStream) note(n int64, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.size -= n; err != nil {
+		s.failed, s.waiting, s.size = err, nil, 0
+	}
+	s.charge.give(s.counted - min(s.counted, s.size))
+	s.counted = min(s.counted, s.size)
+	notify(s.written)
+}
+
+// notify wakes who waits for c, or the next one to do so.
+func notify(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// line sends a line and an empty one. If there is no memory for them, it waits until the
+// client has read some of what was sent before, but not for long: meanwhile the request
+// keeps its place in the engine.
+func (s *eventStream) line(text string) {
+	for s.err == nil && !s.put(text) {
+		began := time.Now()
+		select {
+		case <-s.written:
+		case <-time.After(max(0, writeTimeout-s.held)):
+		}
+		if s.held += time.Since(began); s.held >= writeTimeout {
+			s.err = errSlowClient
+		}
+	}
+	notify(s.sent)
+}
+
+// put adds a line and an empty one to what is to be written, if there is memory for them.
+func (s *eventStream) put(text string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := int64(len(text) + 2)
+	switch {
+	case s.failed != nil:
+		s.err = s.failed
+		return false
+	case s.size == 0 || s.size+n <= freeEvents:
+	case s.charge.take(n, forAnswers) != nil:
+		return false
+	default:
+		s.counted += n
+	}
+	s.size += n
+	last := len(s.waiting) - 1
+	if last < 0 || int64(len(s.waiting[last]))+n > maxWrite {
+		s.waiting = append(s.waiting, nil)
+		last++
+	}
+	s.waiting[last] = append(append(s.waiting[last], text...), "\n\n"...)
+	return true
+}
+
+// close ends the stream and waits until the client has read it, as long as for any answer.
+func (s *eventStream) close() {
+	s.mu.Lock()
+	s.ended = true
+	if s.err != nil {
+		s.failed = s.err
+	}
+	s.mu.Unlock()
+	notify(s.sent)
+	defer s.place.wait()()
+	select {
+	case <-s.over:
+	case <-time.After(maxAnswerTime):
+		s.mu.Lock()
+		s.failed = errSlowClient
+		s.mu.Unlock()
+		s.out.SetWriteDeadline(time.Now())
+		<-s.over
 	}
 }
 

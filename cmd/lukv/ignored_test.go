@@ -29,7 +29,7 @@ var alwaysUsed = map[string]string{
 	"inspect": "json",
 	"pull":    "include exclude parallel verify json",
 	"bench":   "compare resume csv json markdown",
-	"serve": "listen key-file host cors-origin max-body max-connections max-running max-queue latency lookup grace drain unload-after profile kv-compression store " +
+	"serve": "listen key-file host cors-origin max-body max-connections max-request-memory max-running max-queue latency lookup grace drain unload-after profile kv-compression store " +
 		"threads precision cpu cache-type max-context max-cache device gpu-layers",
 	"devices": "json", "version": "json", "convert": "type shard-size json",
 	"tokenize": "decode json",

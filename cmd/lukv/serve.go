@@ -33,7 +33,8 @@ type serveCmd struct {
 	TLSCert     string        `type:"path" placeholder:"FILE" help:"Certificate, for HTTPS."`
 	TLSKey      string        `type:"path" placeholder:"FILE" help:"Its key."`
 	MaxBody     byteSize      `default:"32MiB" placeholder:"SIZE" help:"Longest request (default ${default})."`
-	MaxConns    int           `name:"max-connections" default:"1024" placeholder:"N" help:"Connections at once (default ${default}); more wait."`
+	MaxConns    int           `name:"max-connections" default:"1024" placeholder:"N" help:"Bound the connections at once (default ${default}); more take the places of those that wait for their clients."`
+	MaxRequests byteSize      `name:"max-request-memory" placeholder:"SIZE" help:"Bound the memory of all requests and answers in progress, without caches (default: a quarter of the memory that is available at the start); more are refused with 503."`
 	MaxRunning  int           `default:"64" placeholder:"N" help:"Answers computed at once (default ${default})."`
 	MaxQueue    int           `default:"256" placeholder:"N" help:"Requests that wait (default ${default}); more are refused with 429."`
 	Latency     time.Duration `default:"100ms" placeholder:"TIME" help:"Time between two tokens of an answer while prompts of others are read (default ${default})."`
@@ -119,7 +120,7 @@ func (c *serveCmd) Run(e *env) error {
 		}
 	}
 	o := serve.Options{
-		Keys: keys, Hosts: c.Host, Origins: c.CORSOrigin, MaxBody: int64(c.MaxBody), Version: readVersion().Version,
+		Keys: keys, Hosts: c.Host, Origins: c.CORSOrigin, MaxBody: int64(c.MaxBody), MaxRequestBytes: int64(c.MaxRequests), Version: readVersion().Version,
 		UnloadAfter: c.UnloadAfter, MaxModelBytes: int64(c.MaxMemory),
 	}
 	if local && len(o.Hosts) == 0 {
@@ -303,9 +304,9 @@ func (c *serveCmd) listen(e *env, s *serve.Server, again *reloader, log *slog.Lo
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
-	l = &limitedListener{Listener: l, room: make(chan struct{}, c.MaxConns)}
 	scheme := "http"
 	server := &http.Server{Handler: s.Handler(), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 120 * time.Second, MaxHeaderBytes: 64 << 10}
+	l = s.Limit(server, l, c.MaxConns)
 	server.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, 0)
 	if log != nil {
 		server.ErrorLog = slog.NewLogLogger(log.Handler(), slog.LevelWarn)
@@ -383,30 +384,3 @@ func (u *unusedConns) close() {
 
 // maxConnections bounds --max-connections.
 const maxConnections = 1 << 20
-
-// limitedListener accepts at most cap(room) connections at once. Others wait in the
-// system's queue.
-type limitedListener struct {
-	net.Listener
-	room chan struct{}
-}
-
-func (l *limitedListener) Accept() (net.Conn, error) {
-	l.room <- struct{}{}
-	c, err := l.Listener.Accept()
-	if err != nil {
-		<-l.room
-		return nil, err
-	}
-	return &limitedConn{Conn: c, leave: sync.OnceFunc(func() { <-l.room })}, nil
-}
-
-type limitedConn struct {
-	net.Conn
-	leave func()
-}
-
-func (c *limitedConn) Close() error {
-	defer c.leave()
-	return c.Conn.Close()
-}

@@ -1,0 +1,217 @@
+package serve
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/engine"
+)
+
+func newAccount(limit int64, shared bool) *account {
+	return &account{limit: limit, shared: func() bool { return shared }, by: map[string]int64{}}
+}
+
+// TestAccount: what is taken never exceeds the limit, answers take at most half of it, and
+// where it is shared nobody takes more than is left for others; all of it comes back.
+func TestAccount(t *testing.T) {
+	a := newAccount(100, false)
+	c := &charge{a: a}
+	require.NoError(t, c.take(50, forAnswers))
+	require.ErrorContains(t, c.take(1, forAnswers), "hold 1 more bytes for a request: requests in progress hold 50, the limit is 50")
+	require.NoError(t, c.take(50, forRequests))
+	other := &charge{a: a, owner: "b"}
+	err := other.take(1, forRequests)
+	require.ErrorContains(t, err, "hold 100, the limit is 100")
+	require.Equal(t, 503, err.(*apiError).status)
+	c.give(30)
+	c.give(1000) // not more than there is
+	require.Zero(t, a.used)
+	require.Empty(t, a.by)
+
+	a = newAccount(100, true)
+	c, other = &charge{a: a, owner: "a"}, &charge{a: a, owner: "b"}
+	err = c.take(51, forRequests)
+	require.ErrorContains(t, err, "the requests of this API key hold 0, those of all keys 0 of 100")
+	require.Equal(t, 429, err.(*apiError).status)
+	require.NoError(t, c.take(50, forRequests))
+	require.Error(t, c.take(1, forRequests))
+	require.NoError(t, other.take(25, forRequests))
+	require.Error(t, other.take(1, forRequests))
+	c.end()
+	other.end()
+	require.Zero(t, a.used)
+	require.Empty(t, a.by)
+
+	// Whatever happens, the sums are right.
+	a = newAccount(1<<20, true)
+	charges := make([]*charge, 8)
+	for i := range charges {
+		charges[i] = &charge{a: a, owner: fmt.Sprint(i % 3)}
+	}
+	var wg sync.WaitGroup
+	for i := range 4 {
+		wg.Go(func() {
+			r := rand.New(rand.NewPCG(1, uint64(i)))
+			for range 10_000 {
+				switch c := charges[r.IntN(len(charges))]; r.IntN(8) {
+				case 0:
+					c.end()
+				case 1, 2, 3:
+					c.give(r.Int64N(1 << 14))
+				default:
+					_ = c.take(r.Int64N(1<<15), 1+r.Int64N(2))
+				}
+				a.mu.Lock()
+				sum := int64(0)
+				for _, n := range a.by {
+					sum += n
+				}
+				if sum != a.used || sum > a.limit || sum < 0 {
+					t.Errorf("%d bytes by owner, %d together, the limit is %d", sum, a.used, a.limit)
+				}
+				a.mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	for _, c := range charges {
+		c.end()
+	}
+	require.Zero(t, a.used)
+	require.Empty(t, a.by)
+}
+
+// TestBodiesAreCounted: bodies that would take more memory than there is are refused as they
+// come, whatever they are and whatever they say of their length, and give it back.
+func TestBodiesAreCounted(t *testing.T) {
+	const limit = 12 << 20
+	ts := start(t, Options{MaxRequestBytes: limit}, engine.Options{})
+	large := strings.Repeat("x", limit/bodyCost+1)
+	var form bytes.Buffer
+	form.WriteString("--b\r\nContent-Disposition: form-data; name=\"text\"\r\n\r\n" + large + "\r\n--b--\r\n")
+	for _, test := range []struct{ path, kind, body string }{
+		{"/v1/chat/completions", "application/json", mustJSON(t, ask(large, nil))},
+		{"/v1/completions", "application/json", mustJSON(t, object{"model": "needle/llama", "prompt": large})},
+		{"/tokenize", "application/json", mustJSON(t, object{"prompt": large})},
+		{"/v1/documents", "multipart/form-data; boundary=b", form.String()},
+	} {
+		for _, length := range []int64{int64(len(test.body)), -1} { // in chunks
+			r, err := http.NewRequest("POST", ts.URL+test.path, io.NopCloser(strings.NewReader(test.body)))
+			require.NoError(t, err)
+			r.ContentLength = length
+			r.Header.Set("Content-Type", test.kind)
+			resp, err := ts.Client().Do(r)
+			require.NoError(t, err)
+			text, err := io.ReadAll(resp.Body)
+			require.NoError(t, err)
+			resp.Body.Close()
+			require.Equal(t, 503, resp.StatusCode, "%s: %s", test.path, text)
+			require.Contains(t, string(text), "the limit is 12582912")
+			require.NotEmpty(t, resp.Header.Get("Retry-After"))
+		}
+	}
+	ts.end()
+	require.Zero(t, ts.s.account.used)
+}
+
+// TestAnswersAreCounted: an answer that is collected takes no more memory than there is,
+// in every format, and one that is streamed and read does not need it.
+func TestAnswersAreCounted(t *testing.T) {
+	ts := start(t, Options{MaxRequestBytes: 1 << 20}, engine.Options{})
+	for path, r := range map[string]object{
+		"/v1/chat/completions": ask("x", object{"max_tokens": 300, "ignore_eos": true, "n": 4, "logprobs": true, "top_logprobs": 20}),
+		"/v1/completions":      {"prompt": "x", "max_tokens": 300, "ignore_eos": true, "n": 4, "logprobs": 20},
+		"/v1/responses":        {"input": "x", "max_output_tokens": 900, "ignore_eos": true, "include": []string{"message.output_text.logprobs"}, "top_logprobs": 20},
+	} {
+		r["model"] = "needle/llama"
+		status, text, _ := ts.do(t, "POST", path, mustJSON(t, r))
+		require.Equal(t, 503, status, "%s: %.300s", path, text)
+		require.Contains(t, text, "the limit is 524288")
+		require.Zero(t, ts.s.account.used)
+		if path != "/v1/responses" { // its last event repeats the answer
+			require.NotEmpty(t, ts.lines(t, path, r))
+		}
+	}
+}
+
+// stuckWriter is a client that does not read until it is released.
+type stuckWriter struct {
+	*httptest.ResponseRecorder
+	read chan struct{}
+}
+
+func (w *stuckWriter) Write(p []byte) (int, error) {
+	<-w.read
+	return w.ResponseRecorder.Write(p)
+}
+
+// TestSlowReader: a client that does not read does not keep its request in the engine, and
+// gets all of the answer all the same.
+func TestSlowReader(t *testing.T) {
+	ts := start(t, Options{}, engine.Options{MaxRunning: 2})
+	for path, r := range map[string]object{
+		"/v1/chat/completions": ask("x", object{"max_tokens": 300, "ignore_eos": true, "n": 2, "logprobs": true, "top_logprobs": 5}),
+		"/v1/completions":      {"prompt": "x", "max_tokens": 300, "ignore_eos": true, "n": 2, "logprobs": 5},
+		"/v1/messages":         {"messages": []object{{"role": "user", "content": "x"}}, "max_tokens": 600, "ignore_eos": true},
+		"/v1/responses":        {"input": "x", "max_output_tokens": 600, "ignore_eos": true},
+	} {
+		r["model"], r["stream"] = "needle/llama", true
+		w := &stuckWriter{httptest.NewRecorder(), make(chan struct{})}
+		q := httptest.NewRequest("POST", path, strings.NewReader(mustJSON(t, r)))
+		q.Header.Set("Content-Type", "application/json")
+		over := make(chan struct{})
+		go func() {
+			defer close(over)
+			ts.s.Handler().ServeHTTP(w, q)
+		}()
+		for ts.s.models.find("").loaded.e.Stats().Running == 0 {
+			select {
+			case <-over:
+				t.Fatalf("%.300s", w.Body.String())
+			default:
+			}
+		}
+		ts.post(t, "/v1/chat/completions", ask("x", object{"max_tokens": 1, "n": 2}), &object{})
+		require.Zero(t, ts.s.models.find("").loaded.e.Stats().Running, path)
+		close(w.read)
+		<-over
+		end := w.Body.String()[max(0, w.Body.Len()-100):]
+		require.True(t, strings.Contains(end, "[DONE]") || strings.Contains(w.Body.String(), "event: message_stop") || strings.Contains(w.Body.String(), "event: response.incomplete"), "%s: %s", path, end)
+	}
+	require.Zero(t, ts.s.account.used)
+}
+
+// TestSlowReaderWithoutMemory: where there is no memory for what a client does not read,
+// its stream ends, and others go on.
+func TestSlowReaderWithoutMemory(t *testing.T) {
+	s := New(Options{MaxRequestBytes: 1})
+	w := &stuckWriter{httptest.NewRecorder(), make(chan struct{})}
+	out := newEventStream(w, requestOf(s, ""))
+	out.held = writeTimeout - 1
+	line := strings.Repeat("x", 1000)
+	n := 0
+	for ; out.err == nil; n++ {
+		out.line(line)
+	}
+	require.ErrorIs(t, out.err, errSlowClient)
+	require.Equal(t, 1+freeEvents/(len(line)+2), n)
+	close(w.read)
+	out.close()
+
+	out = newEventStream(httptest.NewRecorder(), requestOf(s, ""))
+	for range 1000 {
+		out.line(line)
+	}
+	require.NoError(t, out.err, "a client that reads needs no memory")
+	out.close()
+	require.Zero(t, s.account.used)
+}
