@@ -1,7 +1,9 @@
-# make test   all tests; needs Go alone, and ends with what was skipped and why
+# make test   all tests; needs Go alone, and ends with checks made, tests skipped and why
+# make quick  short tests of the packages changed since main, and the house rules
+# make modules  vets and tests the nested modules under scripts
 # make novulkan  builds (bin/lukv-static) and tests the command without Vulkan
 # make purego  tests kernels, and models that use them, built without assembly
-# make checks  prints how many checks the conformance tests make
+# make checks  runs only the conformance tests and prints how many checks they make
 # make lint   vet, gofmt, staticcheck
 # make cross  builds for the other supported systems
 # make api    rewrites docs/api.txt, the list of exported names
@@ -17,12 +19,13 @@ GO          ?= go
 # Go's own limit, ten minutes, is too short for a package on a busy machine.
 TIMEOUT     ?= 60m
 TESTFLAGS   ?=
+PACKAGES    ?= ./...
 FUZZTIME    ?= 10s
 STATICCHECK ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 export CGO_ENABLED = 0
 
-.PHONY: all test novulkan purego checks lint cross api fuzz mutate bench bench-peers microbench results build static
+.PHONY: all test quick modules novulkan purego checks lint cross api fuzz mutate bench bench-peers microbench results build static
 
 all: lint test
 
@@ -33,7 +36,22 @@ static:
 	$(GO) build -tags novulkan -o bin/lukv-static ./cmd/lukv
 
 test:
-	@$(GO) run ./internal/testrun -timeout $(TIMEOUT) $(TESTFLAGS) ./...
+	@$(GO) run ./internal/testrun -timeout $(TIMEOUT) $(TESTFLAGS) $(PACKAGES)
+
+# The base is where the branch left main; a changed testdata folder counts for its package.
+quick:
+	@base=$$(git merge-base main HEAD 2>/dev/null || git merge-base origin/main HEAD); \
+	for dir in internal/house $$( (git diff --name-only $$base; git ls-files -o --exclude-standard) | \
+		grep -E '\.(go|s|h|spv|json|md|tmpl)$$|/testdata/' | sed 's|/testdata/.*|/x|' | xargs -rn1 dirname | sort -u); do \
+		$(GO) list ./$$dir 2>/dev/null || true; \
+	done | sort -u | xargs $(GO) test -short -timeout 5m
+
+modules:
+	@for module in $(patsubst %/go.mod,%,$(wildcard scripts/*/go.mod)); do \
+		echo "$$module"; \
+		(cd $$module && $(GO) vet ./... && $(GO) test $(TESTFLAGS) ./...) || exit 1; \
+	done
+	cd clients/openai-go && $(GO) vet ./...
 
 novulkan: static
 	$(GO) vet -tags novulkan ./cmd/lukv
@@ -55,7 +73,7 @@ lint:
 cross:
 	for system in linux/arm64 darwin/arm64 windows/amd64 linux/riscv64 linux/386 linux/arm; do \
 		export GOOS=$${system%/*} GOARCH=$${system#*/}; \
-		$(GO) build ./... && $(GO) build -tags novulkan -o /dev/null ./cmd/lukv || exit 1; \
+		$(GO) build ./... && $(GO) list -export -tags novulkan -f "" ./cmd/lukv >/dev/null || exit 1; \
 	done
 	$(GO) build -tags purego ./...
 

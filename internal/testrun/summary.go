@@ -15,12 +15,13 @@ type event struct {
 	Action, Package, ImportPath, Test, Output string
 }
 
-// A summary prints what go test would, and collects the skipped tests.
+// A summary prints the output of go test, and collects skipped tests and numbers of checks.
 type summary struct {
 	out     io.Writer
 	verbose bool
 	output  map[string]*strings.Builder // by package, NUL and test: what it has printed, until it ends
 	skipped map[string]*skip            // by reason
+	checks  []string                    // lines that say how many checks a test made
 }
 
 // A skip counts the tests skipped for one reason, and lists their packages.
@@ -52,7 +53,10 @@ func (s *summary) add(e event) {
 			delete(s.output, key)
 		}
 	case "pass":
-		delete(s.output, key)
+		if printed := s.output[key]; printed != nil {
+			s.count(e.Package, printed.String())
+			delete(s.output, key)
+		}
 	case "skip":
 		if e.Test != "" {
 			s.skip(e.Package, s.output[key])
@@ -69,6 +73,20 @@ func noise(line string) bool {
 
 // position is what the testing package puts before a message.
 var position = regexp.MustCompile(`^\s+[\w./-]+\.go:\d+: `)
+
+// count records how many checks a test says that it made.
+func (s *summary) count(pkg, printed string) {
+	for line := range strings.Lines(printed) {
+		if at := position.FindString(line); at != "" && checks.MatchString(line) {
+			s.checks = append(s.checks, fmt.Sprintf("checks: %s: %s", folder(pkg), strings.TrimSpace(line[len(at):])))
+		}
+	}
+}
+
+// checks is the number in a message about checks.
+var checks = regexp.MustCompile(`\b\d+ checks\b`)
+
+func folder(pkg string) string { return strings.TrimPrefix(pkg, "github.com/lukv/lukv/") }
 
 // skip records a skipped test under the last message that it printed.
 func (s *summary) skip(pkg string, printed *strings.Builder) {
@@ -91,11 +109,16 @@ func (s *summary) skip(pkg string, printed *strings.Builder) {
 }
 
 // close prints which tests were still running when the events ended (a crash or a
-// timeout), and why tests were skipped, the most frequent reason first.
+// timeout), how many checks conformance tests made, and why tests were skipped, the most
+// frequent reason first.
 func (s *summary) close() {
 	for _, key := range slices.Sorted(maps.Keys(s.output)) {
 		pkg, test, _ := strings.Cut(key, "\x00")
 		fmt.Fprintf(s.out, "unfinished: %s of %s, which printed\n%s", test, pkg, s.output[key])
+	}
+	slices.Sort(s.checks)
+	for _, line := range slices.Compact(s.checks) {
+		fmt.Fprintln(s.out, line)
 	}
 	if len(s.skipped) == 0 {
 		fmt.Fprintln(s.out, "skipped: nothing")
@@ -113,7 +136,7 @@ func (s *summary) close() {
 	for _, reason := range reasons {
 		folders := make([]string, len(s.skipped[reason].packages))
 		for i, pkg := range s.skipped[reason].packages {
-			folders[i] = strings.TrimPrefix(pkg, "github.com/lukv/lukv/")
+			folders[i] = folder(pkg)
 		}
 		slices.Sort(folders)
 		fmt.Fprintf(s.out, "skipped: %4d: %s (%s)\n", s.skipped[reason].tests, reason, strings.Join(folders, ", "))

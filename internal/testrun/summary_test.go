@@ -8,11 +8,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// events are what go test -json prints for a passing, a failing and three skipped
+// events are the output of go test -json for a passing, a failing and three skipped
 // tests, a package that does not build, and a test that never ends.
 const events = `{"Action":"start","Package":"github.com/lukv/lukv/a"}
 {"Action":"run","Package":"github.com/lukv/lukv/a","Test":"TestGood"}
 {"Action":"output","Package":"github.com/lukv/lukv/a","Test":"TestGood","Output":"    a_test.go:3: chatter\n"}
+{"Action":"output","Package":"github.com/lukv/lukv/a","Test":"TestGood","Output":"    a_test.go:4: golden things: 41 checks\n"}
 {"Action":"pass","Package":"github.com/lukv/lukv/a","Test":"TestGood","Elapsed":0}
 {"Action":"output","Package":"github.com/lukv/lukv/a","Test":"TestBad","Output":"    a_test.go:5: want 1, got 2\n"}
 {"Action":"fail","Package":"github.com/lukv/lukv/a","Test":"TestBad","Elapsed":0}
@@ -44,6 +45,7 @@ b/b.go:1:1: expected 'package'
 not an event
 unfinished: TestStuck of github.com/lukv/lukv/c, which printed
 === RUN   TestStuck
+checks: a: golden things: 41 checks
 skipped: 3 tests, for 2 reasons
 skipped:    2: no emulator: qemu-aarch64 (a, c)
 skipped:    1: no reason given (c)
