@@ -1,0 +1,4 @@
+// Golden data: a module of its own, so that users of the library do not download it.
+module github.com/lukv/lukv/eval/testdata
+
+go 1.26.0
