@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -13,11 +14,11 @@ import (
 )
 
 type versionCmd struct {
-	JSON bool `help:"One JSON object."`
+	JSON bool `help:"Print one JSON object."`
 }
 
 func (versionCmd) Help() string {
-	return "Prints the module's version and revision, the Go version and build tags, the system, and the instruction set in use (LUKV_CPU narrows it).\n\nExamples:\n\n  lukv version\n\n  lukv version --json"
+	return "Print the version and revision, the Go version and build tags, the system, and the instruction set in use (LUKV_CPU narrows it).\n\nExamples:\n\n  lukv version\n\n  lukv version --json"
 }
 
 // versionInfo identifies this program.
@@ -30,6 +31,10 @@ type versionInfo struct {
 	CPU      string `json:"cpu"`
 }
 
+// version and revision are set by the linker in releases (scripts/release); other builds
+// take them from the build information.
+var version, revision string
+
 func readVersion() versionInfo {
 	v := versionInfo{
 		Version: "unknown", Go: runtime.Version(),
@@ -37,9 +42,9 @@ func readVersion() versionInfo {
 	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
-		return v
+		info = &debug.BuildInfo{}
 	}
-	v.Version = info.Main.Version
+	v.Version = cmp.Or(info.Main.Version, v.Version)
 	changed := false
 	for _, s := range info.Settings {
 		switch s.Key {
@@ -54,6 +59,7 @@ func readVersion() versionInfo {
 	if changed {
 		v.Revision += "+changes"
 	}
+	v.Version, v.Revision = cmp.Or(version, v.Version), cmp.Or(revision, v.Revision)
 	return v
 }
 
