@@ -97,10 +97,10 @@ func FuzzReadSPM(f *testing.F) {
 		return string(binary.AppendUvarint(binary.AppendUvarint(nil, uint64(n)<<3), v))
 	}
 	for _, settings := range []string{
-		field(spmTrainer, number(trainerModelType, modelBPE)) + field(spmNormalizer, number(normExtraSpaces, 0)),
-		field(spmTrainer, number(trainerModelType, modelBPE)+number(trainerByteFallback, 1)) + field(spmNormalizer, number(normDummyPrefix, 0)),
+		field(spmTrainerSpec, number(trainerModelType, modelBPE)) + field(spmNormalizerSpec, number(normExtraSpaces, 0)),
+		field(spmTrainerSpec, number(trainerModelType, modelBPE)+number(trainerByteFallback, 1)) + field(spmNormalizerSpec, number(normDummyPrefix, 0)),
 		// A table with the one replacement a -> b, in the layout of Darts-clone.
-		field(spmTrainer, number(trainerModelType, modelBPE)) + field(spmNormalizer, field(normCharsMap, "\x0c\x00\x00\x00\x00\x01\x00\x00\x61\x01\x00\x00\x00\x00\x00\x80b\x00")),
+		field(spmTrainerSpec, number(trainerModelType, modelBPE)) + field(spmNormalizerSpec, field(normCharsMap, "\x0c\x00\x00\x00\x00\x01\x00\x00\x61\x01\x00\x00\x00\x00\x00\x80b\x00")),
 	} {
 		model := settings
 		for i, p := range []string{"<unk>", "<s>", "</s>", "foo", "\u2581", "H", "e", "l", "He", "\u2581He", "ll", "o", "e\u0301", "你好"} {

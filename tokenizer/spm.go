@@ -15,9 +15,9 @@ import (
 // SentencePiece model files are one protocol buffer message, ModelProto of
 // sentencepiece_model.proto. These are the fields and types in use.
 const (
-	spmPieces     = 1
-	spmTrainer    = 2
-	spmNormalizer = 3
+	spmPieces         = 1
+	spmTrainerSpec    = 2
+	spmNormalizerSpec = 3
 
 	pieceText  = 1
 	pieceScore = 2
@@ -43,7 +43,8 @@ const (
 	typeUnused  = 5
 	typeByte    = 6
 
-	modelBPE = 2
+	modelUnigram = 1
+	modelBPE     = 2
 )
 
 // spaceMark is how SentencePiece writes a blank.
@@ -108,121 +109,212 @@ func eachField(msg []byte, f func(field int, number uint64, data []byte) error) 
 	return nil
 }
 
+// spmModel is what a SentencePiece model says: ModelProto.
+type spmModel struct {
+	pieces  []spmPiece
+	trainer spmTrainer
+	rules   spmRules
+}
+
+// spmPiece is ModelProto.SentencePiece.
 type spmPiece struct {
 	text  string
 	score float32
 	kind  uint64
 }
 
-// readSPM reads a SentencePiece model with byte pair encoding.
-func readSPM(data []byte, cfg *config) (*Tokenizer, error) {
-	var pieces []spmPiece
-	norm := spmNormal{dummyPrefix: true, trimSpaces: true, escape: true}
-	modelType, byteFallback, suffix := uint64(1), false, false
-	unkSurface, bos, eos, pad := " \u2047 ", "<s>", "</s>", "<pad>"
-	var charsMap []byte
+// spmTrainer holds fields of TrainerSpec.
+type spmTrainer struct {
+	modelType     uint64
+	spaceSuffix   bool
+	byteFallback  bool
+	unkSurface    string
+	bos, eos, pad string
+}
+
+// spmRules holds fields of NormalizerSpec.
+type spmRules struct {
+	charsMap    []byte
+	dummyPrefix bool
+	trimSpaces  bool
+	escape      bool
+}
+
+// protoField is a field of a message and where its value is stored: a *string,
+// *[]byte, *uint64, *float32 or *bool.
+type protoField struct {
+	number int
+	into   any
+}
+
+// readMessage stores the fields of a message; others are skipped.
+func readMessage(msg []byte, fields ...protoField) error {
+	return eachField(msg, func(field int, number uint64, data []byte) error {
+		for _, f := range fields {
+			if f.number != field {
+				continue
+			}
+			switch into := f.into.(type) {
+			case *string:
+				*into = string(data)
+			case *[]byte:
+				*into = data
+			case *uint64:
+				*into = number
+			case *float32:
+				*into = math.Float32frombits(uint32(number))
+			case *bool:
+				*into = number != 0
+			}
+		}
+		return nil
+	})
+}
+
+// parseSPM reads the message of a SentencePiece model; absent fields have the defaults of
+// sentencepiece_model.proto.
+func parseSPM(data []byte) (*spmModel, error) {
+	m := &spmModel{
+		trainer: spmTrainer{modelType: modelUnigram, unkSurface: " \u2047 ", bos: "<s>", eos: "</s>", pad: "<pad>"},
+		rules:   spmRules{dummyPrefix: true, trimSpaces: true, escape: true},
+	}
+	t, r := &m.trainer, &m.rules
 	err := eachField(data, func(field int, _ uint64, msg []byte) error {
 		switch field {
 		case spmPieces:
 			p := spmPiece{kind: typeNormal}
-			err := eachField(msg, func(field int, number uint64, data []byte) error {
-				switch field {
-				case pieceText:
-					p.text = string(data)
-				case pieceScore:
-					p.score = math.Float32frombits(uint32(number))
-				case pieceType:
-					p.kind = number
-				}
-				return nil
-			})
+			err := readMessage(msg, protoField{pieceText, &p.text}, protoField{pieceScore, &p.score}, protoField{pieceType, &p.kind})
 			if err != nil {
-				return fmt.Errorf("piece %d: %w", len(pieces), err)
+				return fmt.Errorf("piece %d: %w", len(m.pieces), err)
 			}
-			if p.text == "" || len(p.text) > maxPieceLen || !utf8.ValidString(p.text) || p.score != p.score {
-				return fmt.Errorf("piece %d %.80q with score %v: expected UTF-8 text of 1 to %d bytes and a number", len(pieces), p.text, p.score, maxPieceLen)
-			}
-			if len(pieces) > maxID {
+			if len(m.pieces) > maxID {
 				return fmt.Errorf("more than %d pieces", maxID)
 			}
-			pieces = append(pieces, p)
-		case spmTrainer:
-			return eachField(msg, func(field int, number uint64, data []byte) error {
-				switch field {
-				case trainerModelType:
-					modelType = number
-				case trainerSpaceSuffix:
-					suffix = number != 0
-				case trainerByteFallback:
-					byteFallback = number != 0
-				case trainerUnkSurface:
-					unkSurface = string(data)
-				case trainerBOS:
-					bos = string(data)
-				case trainerEOS:
-					eos = string(data)
-				case trainerPad:
-					pad = string(data)
-				}
-				return nil
-			})
-		case spmNormalizer:
-			return eachField(msg, func(field int, number uint64, data []byte) error {
-				switch field {
-				case normCharsMap:
-					charsMap = data
-				case normDummyPrefix:
-					norm.dummyPrefix = number != 0
-				case normExtraSpaces:
-					norm.trimSpaces = number != 0
-				case normEscape:
-					norm.escape = number != 0
-				}
-				return nil
-			})
+			m.pieces = append(m.pieces, p)
+			return p.check(len(m.pieces) - 1)
+		case spmTrainerSpec:
+			return readMessage(msg, protoField{trainerModelType, &t.modelType}, protoField{trainerSpaceSuffix, &t.spaceSuffix},
+				protoField{trainerByteFallback, &t.byteFallback}, protoField{trainerUnkSurface, &t.unkSurface},
+				protoField{trainerBOS, &t.bos}, protoField{trainerEOS, &t.eos}, protoField{trainerPad, &t.pad})
+		case spmNormalizerSpec:
+			return readMessage(msg, protoField{normCharsMap, &r.charsMap}, protoField{normDummyPrefix, &r.dummyPrefix},
+				protoField{normExtraSpaces, &r.trimSpaces}, protoField{normEscape, &r.escape})
 		}
 		return nil
 	})
-	for _, f := range [...]struct{ name, text string }{
-		{"surface of the unknown piece", unkSurface}, {"BOS piece", bos}, {"EOS piece", eos}, {"padding piece", pad},
-	} {
-		if err == nil && !utf8.ValidString(f.text) {
-			err = fmt.Errorf("%s %.80q: expected UTF-8 text", f.name, f.text)
-		}
-	}
 	if err != nil {
 		return nil, err
 	}
-	if len(pieces) == 0 {
-		return nil, errors.New("no pieces: not a SentencePiece model")
+	for _, f := range [...]struct{ name, text string }{
+		{"surface of the unknown piece", t.unkSurface}, {"BOS piece", t.bos}, {"EOS piece", t.eos}, {"padding piece", t.pad},
+	} {
+		if !utf8.ValidString(f.text) {
+			return nil, fmt.Errorf("%s %.80q: expected UTF-8 text", f.name, f.text)
+		}
 	}
-	if modelType != modelBPE {
-		names := map[uint64]string{1: "unigram", 3: "word", 4: "char"}
-		return nil, unsupported("SentencePiece model of type %d %s, expected %d byte pair encoding", modelType, names[modelType], modelBPE)
+	return m, nil
+}
+
+// check checks the piece with the given id.
+func (p *spmPiece) check(id int) error {
+	if p.text == "" || len(p.text) > maxPieceLen || !utf8.ValidString(p.text) || p.score != p.score {
+		return fmt.Errorf("piece %d %.80q with score %v: expected UTF-8 text of 1 to %d bytes and a number", id, p.text, p.score, maxPieceLen)
 	}
-	if suffix {
-		return nil, unsupported("treat_whitespace_as_suffix")
+	return nil
+}
+
+// check refuses models that are not of byte pair encoding or would give wrong ids.
+func (m *spmModel) check() error {
+	if len(m.pieces) == 0 {
+		return errors.New("no pieces: not a SentencePiece model")
 	}
-	if norm.chars, err = newCharsMap(charsMap); err != nil {
+	if m.trainer.modelType != modelBPE {
+		names := map[uint64]string{modelUnigram: "unigram", 3: "word", 4: "char"}
+		return unsupported("SentencePiece model of type %d %s, expected %d byte pair encoding",
+			m.trainer.modelType, names[m.trainer.modelType], modelBPE)
+	}
+	if m.trainer.spaceSuffix {
+		return unsupported("treat_whitespace_as_suffix")
+	}
+	for i, p := range m.pieces {
+		if p.kind == typeUnused {
+			return unsupported("piece %d %q is of type unused, which", i, p.text)
+		}
+	}
+	return nil
+}
+
+// readSPM reads a SentencePiece model with byte pair encoding.
+func readSPM(data []byte, cfg *config) (*Tokenizer, error) {
+	m, err := parseSPM(data)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.check(); err != nil {
+		return nil, err
+	}
+	t, err := newSPM(m, cfg, isTrue(cfg.Legacy))
+	if err != nil {
+		return nil, err
+	}
+	t.format = "tokenizer.model"
+	t.surround(cfg)
+	return t, nil
+}
+
+// newSPM makes the tokenizer of a model with byte pair encoding. Special tokens that
+// cfg does not name are set in it. With eachStretch, every stretch between special
+// tokens has a blank before it, not only the first.
+func newSPM(sp *spmModel, cfg *config, eachStretch bool) (*Tokenizer, error) {
+	chars, err := newCharsMap(sp.rules.charsMap)
+	if err != nil {
 		return nil, fmt.Errorf("precompiled_charsmap: %w", err)
 	}
-
-	t := &Tokenizer{
-		format: "tokenizer.model", eachStretch: isTrue(cfg.Legacy), nameIDs: make(map[string]int32),
-		model: &bpe{spm: true, unk: none, fuseUnk: true, fallback: byteFallback, runeID: make(map[rune]int32)},
+	t := &Tokenizer{eachStretch: eachStretch, nameIDs: make(map[string]int32)}
+	t.model = &bpe{spm: true, unk: none, fuseUnk: true, fallback: sp.trainer.byteFallback, runeID: make(map[rune]int32)}
+	users, err := t.spmPieces(sp)
+	if err != nil {
+		return nil, err
 	}
+	if err := t.model.rankByScore(sp.pieces); err != nil {
+		return nil, err
+	}
+	t.model.seal()
+	if err := t.addExtra(cfg); err != nil {
+		return nil, err
+	}
+	t.users = t.spmUsers(users)
+	t.normalizers = []normalizer{spmNormal{
+		chars: chars, users: t.users, dummyPrefix: sp.rules.dummyPrefix, trimSpaces: sp.rules.trimSpaces, escape: sp.rules.escape,
+	}}
+	// The normal form of a text has a leading blank, which a token in the middle
+	// of a text does not: all are matched as written.
+	for i := range t.added {
+		t.added[i].normalized = false
+	}
+	sp.nameSpecial(cfg)
+	t.finish(cfg)
+	t.spmDecoder(sp)
+	return t, nil
+}
+
+// spmPieces makes the pieces of the model and the added tokens; pieces of type
+// user-defined are returned. Unused pieces get ids that no text has.
+func (t *Tokenizer) spmPieces(sp *spmModel) (users []addedToken, err error) {
 	m := t.model
-	m.pieces = make([]string, len(pieces))
-	m.vocab = newPieceTable(len(pieces))
+	m.pieces = make([]string, len(sp.pieces))
+	m.vocab = newPieceTable(len(sp.pieces))
 	for b := range m.byteID {
 		m.byteID[b] = none
 	}
-	seen := make(map[string]int, len(pieces))
-	var users []addedToken
-	for i, p := range pieces {
+	seen := make(map[string]int, len(sp.pieces))
+	for i, p := range sp.pieces {
+		if p.kind == typeUnused {
+			continue
+		}
 		id := int32(i)
 		if k, ok := seen[p.text]; ok {
-			return nil, fmt.Errorf("piece %d %q is piece %d too", i, p.text, k)
+			return nil, fmt.Errorf("pieces %d and %d are both %q", k, i, p.text)
 		}
 		seen[p.text] = i
 		m.pieces[i] = p.text
@@ -238,7 +330,7 @@ func readSPM(data []byte, cfg *config) (*Tokenizer, error) {
 			}
 		case typeUnknown:
 			if m.unk != none {
-				return nil, fmt.Errorf("piece %d %q is of type unknown, as piece %d is", i, p.text, m.unk)
+				return nil, fmt.Errorf("pieces %d and %d, %q, are both of type unknown, expected one", m.unk, i, p.text)
 			}
 			m.unk = id
 			t.added = append(t.added, addedToken{id: id, content: p.text, special: true})
@@ -252,8 +344,6 @@ func readSPM(data []byte, cfg *config) (*Tokenizer, error) {
 				return nil, fmt.Errorf("piece %d %q is of type byte, expected a name like <0x0A>", i, p.text)
 			}
 			m.byteID[b] = id
-		case typeUnused:
-			return nil, unsupported("piece %d %q is of type unused, which", i, p.text)
 		default:
 			return nil, unsupported("piece %d %q is of type %d, which", i, p.text, p.kind)
 		}
@@ -261,65 +351,58 @@ func readSPM(data []byte, cfg *config) (*Tokenizer, error) {
 	if m.unk == none {
 		return nil, errors.New("no piece of type unknown")
 	}
-	if byteFallback {
-		if b := slices.Index(m.byteID[:], none); b >= 0 {
-			return nil, fmt.Errorf("byte_fallback without a piece for byte 0x%02X", b)
-		}
+	if b := slices.Index(m.byteID[:], none); m.fallback && b >= 0 {
+		return nil, fmt.Errorf("byte_fallback without a piece for byte 0x%02X", b)
 	}
-	if err := m.rankByScore(pieces); err != nil {
-		return nil, err
-	}
-	m.seal()
+	return users, nil
+}
 
-	if err := t.addExtra(cfg); err != nil {
-		return nil, err
-	}
-	// User-defined pieces that the config makes special tokens are matched like those,
-	// and not where they are hidden.
+// spmUsers returns a finder of the user-defined pieces. Those that the config makes
+// special tokens are matched like these, and not where they are hidden.
+func (t *Tokenizer) spmUsers(users []addedToken) *tokenFinder {
 	special := make(map[int32]bool)
 	for _, a := range t.added {
 		special[a.id] = a.special
 	}
 	users = slices.DeleteFunc(users, func(u addedToken) bool { return special[u.id] })
-	userForms := make([]string, len(users))
+	forms := make([]string, len(users))
 	for i, u := range users {
-		userForms[i] = u.content
+		forms[i] = u.content
 	}
-	t.users = newTokenFinder(users, userForms)
-	norm.users = t.users
-	t.normalizers = []normalizer{norm}
-	// The normal form of a text has a leading blank, which a token in the middle
-	// of a text does not: all are matched as written.
-	for i := range t.added {
-		t.added[i].normalized = false
-	}
-	isControl := func(name string) bool { k, ok := seen[name]; return ok && pieces[k].kind == typeControl }
+	return newTokenFinder(users, forms)
+}
+
+// nameSpecial sets the special tokens that cfg does not name to the control pieces that
+// the trainer was told to make.
+func (sp *spmModel) nameSpecial(cfg *config) {
 	for _, f := range []struct {
 		into *tokenName
 		name string
-	}{{&cfg.BOS, bos}, {&cfg.EOS, eos}, {&cfg.Pad, pad}} {
-		if *f.into == "" && isControl(f.name) {
+	}{{&cfg.BOS, sp.trainer.bos}, {&cfg.EOS, sp.trainer.eos}, {&cfg.Pad, sp.trainer.pad}} {
+		isControl := func(p spmPiece) bool { return p.kind == typeControl && p.text == f.name }
+		if *f.into == "" && slices.ContainsFunc(sp.pieces, isControl) {
 			*f.into = tokenName(f.name)
 		}
 	}
-	t.finish(cfg)
-	t.surround(cfg)
+}
 
+// spmDecoder makes the decode table.
+func (t *Tokenizer) spmDecoder(sp *spmModel) {
 	t.dec = newDecodeTable(t.size)
 	d := &t.dec
 	switch {
-	case norm.trimSpaces:
+	case sp.rules.trimSpaces:
 		d.firstBlank = dropAll
-	case norm.dummyPrefix:
+	case sp.rules.dummyPrefix:
 		d.firstBlank = dropOne
 	}
-	for i, p := range pieces {
+	for i, p := range sp.pieces {
 		d.kind[i] = decodeText
 		switch p.kind {
-		case typeControl:
+		case typeControl, typeUnused:
 			d.kind[i] = decodeControl
 		case typeUnknown:
-			d.kind[i], d.text[i] = decodePlain, unkSurface
+			d.kind[i], d.text[i] = decodePlain, sp.trainer.unkSurface
 		case typeByte:
 			b, _ := parseByte(p.text)
 			d.kind[i], d.text[i] = decodeByte, string([]byte{b})
@@ -328,12 +411,11 @@ func readSPM(data []byte, cfg *config) (*Tokenizer, error) {
 		}
 	}
 	for _, a := range t.added {
-		if int(a.id) >= len(pieces) {
+		if int(a.id) >= len(sp.pieces) {
 			d.kind[a.id], d.text[a.id] = decodePlain, a.content
 		}
 		d.skip[a.id] = a.special && d.kind[a.id] != decodeControl
 	}
-	return t, nil
 }
 
 // parseByte reads <0x0A>.

@@ -49,8 +49,8 @@ func TestSPMUnknown(t *testing.T) {
 	}
 	load := func(more string) *Tokenizer {
 		tok, err := readSPM([]byte(piece("<unk>", typeUnknown)+piece("a", typeNormal)+piece("xy", typeNormal)+piece("öy", typeNormal)+
-			field(spmTrainer, string([]byte{trainerModelType << 3, modelBPE}))+
-			field(spmNormalizer, string([]byte{normDummyPrefix << 3, 0}))+more), &config{})
+			field(spmTrainerSpec, string([]byte{trainerModelType << 3, modelBPE}))+
+			field(spmNormalizerSpec, string([]byte{normDummyPrefix << 3, 0}))+more), &config{})
 		require.NoError(t, err)
 		return tok
 	}
@@ -59,7 +59,7 @@ func TestSPMUnknown(t *testing.T) {
 		bytes += piece(fmt.Sprintf("<0x%02X>", b), typeByte)
 	}
 	const unk, a, xy, first = 0, 1, 2, 4
-	unknown, fallback := load(""), load(bytes+field(spmTrainer, string([]byte{trainerByteFallback<<3&0x7f | 0x80, trainerByteFallback >> 4, 1})))
+	unknown, fallback := load(""), load(bytes+field(spmTrainerSpec, string([]byte{trainerByteFallback<<3&0x7f | 0x80, trainerByteFallback >> 4, 1})))
 	for _, tt := range []struct {
 		tok   *Tokenizer
 		text  string
