@@ -83,6 +83,8 @@ func cellList(s string) ([]string, error) {
 	switch {
 	case trimmed == "" || trimmed == "nan" || trimmed == "None":
 		return nil, nil
+	case strings.HasPrefix(trimmed, "array("):
+		return nil, fmt.Errorf("found %.40q, an array of numpy's: write the column as lists (.tolist()) before the table", trimmed)
 	case !strings.HasPrefix(trimmed, "["):
 		return []string{s}, nil
 	}

@@ -26,6 +26,10 @@ type DataFile struct {
 
 // DataOptions say how data is read.
 type DataOptions struct {
+	// Skipped, if not nil, is called for every data file of a folder or zip file that is
+	// left out, with the reason.
+	Skipped func(name, why string)
+
 	LongBench *LongBench // nil: the default
 
 	// Extended reads LongBench-E's files, <dataset>_e.jsonl, from folders and
@@ -68,6 +72,11 @@ func readTree(dir fs.FS, name string, room *int64, o DataOptions) (items []Item,
 			return err
 		}
 		switch {
+		case checkTask(strings.TrimSuffix(path.Base(p), ".jsonl")) != nil && strings.HasSuffix(p, ".jsonl"):
+			if o.Skipped != nil {
+				o.Skipped(filepath.Join(name, p), "the measures of LongBench's Chinese datasets are not available")
+			}
+			return nil
 		case longbenchName(p):
 			if extended := strings.HasSuffix(p, "_e.jsonl"); extended != o.Extended {
 				return nil

@@ -113,6 +113,11 @@ func parseItem(text []byte, name string, longbench *LongBench) (Item, error) {
 		return Item{}, err
 	}
 	it := raw.Item
+	for _, task := range []string{it.Task, strings.TrimSuffix(filepath.Base(name), ".jsonl")} {
+		if err := checkTask(task); err != nil {
+			return Item{}, err
+		}
+	}
 	if raw.Input != nil && raw.Outputs != nil && it.Context == "" {
 		return rulerItem(it, *raw.Input, raw.Outputs, name)
 	}

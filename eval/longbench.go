@@ -1,6 +1,10 @@
 package eval
 
-import "strings"
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
 
 // dataset is one of LongBench's datasets (spec evaluation 4.1).
 type dataset struct {
@@ -28,6 +32,17 @@ var datasets = map[string]*dataset{
 	"passage_retrieval_en": {"synthetic", MatchRetrieval, false},
 	"lcc":                  {"code", MatchCode, false},
 	"repobench-p":          {"code", MatchCode, false},
+}
+
+// chineseDatasets are LongBench's Chinese datasets, whose measures need a word segmenter.
+var chineseDatasets = []string{"multifieldqa_zh", "dureader", "vcsum", "lsht", "passage_retrieval_zh"}
+
+// checkTask refuses the tasks of benchmarks that cannot be scored.
+func checkTask(task string) error {
+	if slices.Contains(chineseDatasets, task) {
+		return fmt.Errorf("task %s: one of LongBench's Chinese datasets, whose measures are not available: expected one of its English ones", task)
+	}
+	return nil
 }
 
 // categories are the datasets' categories in the order of reports.

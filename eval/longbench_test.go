@@ -212,3 +212,43 @@ func TestDataAreBounded(t *testing.T) {
 	_, _, err = readTree(dir, "data", &room, DataOptions{})
 	require.ErrorContains(t, err, "more than", "not what is wrong with the half of a line")
 }
+
+// TestChineseDatasets: LongBench's Chinese datasets are never scored by another rule.
+func TestChineseDatasets(t *testing.T) {
+	for _, name := range []string{"multifieldqa_zh", "dureader", "vcsum", "lsht", "passage_retrieval_zh"} {
+		want := "task " + name + ": one of LongBench's Chinese datasets"
+		line := `{"input":"i","context":"c","answers":["a"],"dataset":"` + name + `"}`
+		_, err := ReadItems(strings.NewReader(line), "x.jsonl")
+		require.ErrorContains(t, err, `dataset "`+name+`": not one of LongBench's English ones`)
+		_, err = ReadItems(strings.NewReader(`{"question":"q","context":"c","answers":["a"],"task":"`+name+`"}`), "x.jsonl")
+		require.ErrorContains(t, err, want)
+		_, err = ReadItems(strings.NewReader(`{"question":"q","context":"c","answers":["a"]}`), name+".jsonl")
+		require.ErrorContains(t, err, want)
+		_, err = ReadPredictions(strings.NewReader(`{"pred":"12","answers":["1"]}`), "pred/m/"+name+".jsonl")
+		require.ErrorContains(t, err, want)
+		table := "predicted_answer,answers,task\n12,1," + name + "\n"
+		_, err = ReadPredictions(strings.NewReader(table), "a__b__m__snapkv__0.5/predictions.csv")
+		require.ErrorContains(t, err, want)
+		_, err = ReadPredictions(strings.NewReader("predicted_answer,answers\n12,1\n"), "longbench__"+name+"__m__snapkv__0.5/predictions.csv")
+		require.ErrorContains(t, err, want)
+
+		dir := t.TempDir()
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name+".jsonl"), []byte(line), 0o600))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "trec.jsonl"), []byte(strings.Replace(line, name, "trec", 1)), 0o600))
+		var skipped []string
+		items, _, err := ReadData(dir, DataOptions{Skipped: func(file, why string) { skipped = append(skipped, filepath.Base(file)+": "+why) }})
+		require.NoError(t, err)
+		require.Len(t, items, 1)
+		require.Equal(t, []string{name + ".jsonl: the measures of LongBench's Chinese datasets are not available"}, skipped)
+	}
+}
+
+// TestCSVArrays: a column in numpy's notation is refused, not taken as the answer.
+func TestCSVArrays(t *testing.T) {
+	for _, cell := range []string{`"array(['a'], dtype=object)"`, `"array(['a', 'b'])"`, `" array([])"`} {
+		_, err := ReadItems(strings.NewReader("context,question,answers\nc,q,"+cell+"\n"), "x.csv")
+		require.ErrorContains(t, err, "column answers: found \"array(")
+		_, err = ReadPredictions(strings.NewReader("predicted_answer,answer,task\np,"+cell+",niah\n"), "x/predictions.csv")
+		require.ErrorContains(t, err, "column answer: found \"array(")
+	}
+}

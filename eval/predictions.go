@@ -69,9 +69,12 @@ func kvpressPredictions(r io.Reader, name string) ([]Answer, error) {
 		a := Answer{Item: len(answers), Line: line, Task: row["task"], Method: method, Ratio: ratio, Prediction: prediction}
 		if a.Task == "" { // LongBench's tables have one dataset and no such column
 			a.Task = parts[0]
-			if len(parts) > 1 && (datasetOf(parts[1]) != nil || infiniteTasks[parts[1]] != nil) {
+			if len(parts) > 1 && (datasetOf(parts[1]) != nil || infiniteTasks[parts[1]] != nil || checkTask(parts[1]) != nil) {
 				a.Task = parts[1]
 			}
+		}
+		if err := checkTask(a.Task); err != nil {
+			return err
 		}
 		for _, column := range []string{"answers", "answer"} {
 			list, err := cellList(row[column])
@@ -109,6 +112,9 @@ func linePredictions(r io.Reader, name string) ([]Answer, error) {
 		folder = filepath.Base(filepath.Dir(filepath.Dir(name)))
 	}
 	task := strings.TrimSuffix(filepath.Base(name), filepath.Ext(name))
+	if err := checkTask(task); err != nil {
+		return nil, err
+	}
 	var answers []Answer
 	own := false
 	for lines, line := bufio.NewReader(r), 1; ; line++ {

@@ -30,6 +30,10 @@ type Options struct {
 	// or BF16. Append rounds to it once, to nearest, ties to even.
 	Type tensor.Type
 
+	// CPU is the instruction set for conversions; nil: what the machine has. Results do
+	// not depend on it.
+	CPU *kernels.CPU
+
 	// PageEntries is the number of entries per page: a power of two from 16 to
 	// 1024, 64 if 0. A head wastes half a page on average.
 	PageEntries int
@@ -88,6 +92,10 @@ func (o Options) withDefaults() (Options, error) {
 	if o.PageEntries == 0 {
 		o.PageEntries = defaultPageEntries
 	}
+	if o.CPU == nil {
+		cpu := kernels.Detect()
+		o.CPU = &cpu
+	}
 	o.Windows = slices.Clone(o.Windows)
 	switch {
 	case o.Device == nil:
@@ -119,7 +127,7 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// Cache is a ragged cache. Make one with New or Load, and Close it after use.
+// Cache is a ragged cache. Make one with New or LoadFile, and Close it after use.
 type Cache struct {
 	o        Options
 	pool     *pool

@@ -173,7 +173,7 @@ func TestViewsAreKept(t *testing.T) {
 	add(t, one, 0, 0, 0, 100)
 	reads("keys and values of a file", 7, func() { saved(t, one, nil) })
 	to := newFake()
-	loaded, _, err := Load(t.Context(), "x", saved(t, one, nil), Options{Device: to})
+	loaded, _, err := load(t.Context(), "x", saved(t, one, nil), Options{Device: to})
 	require.NoError(t, err)
 	require.Equal(t, 1, to.writes, "seven pages go to a device at once")
 	require.NoError(t, loaded.Close())
@@ -244,7 +244,7 @@ var faultSteps = []struct {
 		if err := s.c.Save(context.Background(), &file, nil); err != nil {
 			return err
 		}
-		c, _, err := Load(context.Background(), "x", file.Bytes(), Options{Device: s.o.Device})
+		c, _, err := load(context.Background(), "x", file.Bytes(), Options{Device: s.o.Device})
 		if err != nil {
 			return err
 		}

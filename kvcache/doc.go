@@ -16,7 +16,7 @@
 //   - [Cache.Truncate] goes back to an earlier position.
 //   - [Cache.Fork] makes a second cache that shares all pages until one of the
 //     two changes them.
-//   - [Cache.Save] and [Load] write and read a cache as one checksummed file,
+//   - [Cache.Save] and [File.Load] write and read a cache as one checksummed file,
 //     [Cache.SaveFile] and [LoadFile] by name.
 //
 // Kernels read pages in place ([Cache.View]); all other code reads copies, with

@@ -47,11 +47,11 @@ func (c *Cache) store(p unsafe.Pointer, i, span, step int, row []float32) {
 			dst[d*step] = x
 		}
 	case step == 1:
-		kernels.Detect().Narrow(unsafe.Slice((*byte)(unsafe.Add(p, 2*i)), 2*span), row, c.o.Type)
+		c.o.CPU.Narrow(unsafe.Slice((*byte)(unsafe.Add(p, 2*i)), 2*span), row, c.o.Type)
 	default:
 		var buf [maxHeadDim]uint16
 		narrow := buf[:len(row)]
-		kernels.Detect().Narrow(unsafe.Slice((*byte)(unsafe.Pointer(&buf)), 2*len(row)), row, c.o.Type)
+		c.o.CPU.Narrow(unsafe.Slice((*byte)(unsafe.Pointer(&buf)), 2*len(row)), row, c.o.Type)
 		dst := elems[uint16](p, i, span)
 		for d, x := range narrow {
 			dst[d*step] = x
@@ -129,7 +129,7 @@ func (c *Cache) keyTiles(p kernels.Page, entry int) []byte {
 // appendKeys appends the first n keys of a page to b, row by row.
 func (c *Cache) appendKeys(b []byte, p kernels.Page, n int) []byte {
 	was, size, d := len(b), c.o.Type.Bytes(1), c.o.HeadDim
-	cpu := kernels.Detect()
+	cpu := c.o.CPU
 	b = slices.Grow(b, n*c.rowBytes())[:was+n*c.rowBytes()]
 	for e := 0; e < n; e += tileEntries {
 		m := min(tileEntries, n-e)
@@ -141,7 +141,7 @@ func (c *Cache) appendKeys(b []byte, p kernels.Page, n int) []byte {
 // takeKeys is the inverse of appendKeys.
 func (c *Cache) takeKeys(p kernels.Page, rows []byte) {
 	n, size, d := len(rows)/c.rowBytes(), c.o.Type.Bytes(1), c.o.HeadDim
-	cpu := kernels.Detect()
+	cpu := c.o.CPU
 	for e := 0; e < n; e += tileEntries {
 		m := min(tileEntries, n-e)
 		cpu.Transpose(c.keyTiles(p, e), tileEntries*size, rows[e*c.rowBytes():], c.rowBytes(), m, d, size)

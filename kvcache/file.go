@@ -220,16 +220,6 @@ func LoadFile(ctx context.Context, path string, o Options) (c *Cache, meta map[s
 	return f.only(ctx, o)
 }
 
-// Load returns the cache that Save wrote as data, and the metadata given to
-// Save, see [File.Load]. The name is for error messages; data is not retained.
-func Load(ctx context.Context, name string, data []byte, o Options) (*Cache, map[string]string, error) {
-	f, err := newFile(name, &source{data: data})
-	if err != nil {
-		return nil, nil, err
-	}
-	return f.only(ctx, o)
-}
-
 // File is a saved cache whose header has been read, so that what it belongs to is
 // known before its entries take memory. The checksum is not verified before Load.
 type File struct {

@@ -230,7 +230,7 @@ func (s *sim) Reload(t *rapid.T) {
 	if rapid.Bool().Draw(t, "to the host") {
 		o = Options{}
 	}
-	c, meta, err := Load(t.Context(), "sim", file.Bytes(), o)
+	c, meta, err := load(t.Context(), "sim", file.Bytes(), o)
 	require.NoError(t, err)
 	defer c.Close()
 	require.Equal(t, map[string]string{"who": "sim"}, meta)

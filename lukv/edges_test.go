@@ -67,12 +67,6 @@ func TestAchieved(t *testing.T) {
 	require.Zero(t, none.Achieved([][]int{{0}}).Ratio, "nothing was there")
 }
 
-func TestGap(t *testing.T) {
-	require.Equal(t, 0.25, LossSummary{MetricLoss: 2.25, OracleLoss: 2}.Gap())
-	require.Zero(t, LossSummary{MetricLoss: 2, OracleLoss: 2 + 1e-12}.Gap(), "no less than none, whatever rounding says")
-	require.Zero(t, summarize(nil).MeanLoss())
-}
-
 func TestFinite(t *testing.T) {
 	inf := float32(math.Inf(1))
 	for v, want := range map[float32]bool{0: true, -3: true, math.MaxFloat32: true, inf: false, -inf: false} {

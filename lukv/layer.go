@@ -2,6 +2,7 @@ package lukv
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -156,61 +157,93 @@ func visible(pos []int32, T, p int) int {
 
 // check reports what is missing or contradictory for a metric with needs n.
 func (l *Layer) check(name string, n Needs) error {
-	fail := func(format string, args ...any) error {
-		return fmt.Errorf("score layer %d with %s: %s", l.Index, name, fmt.Sprintf(format, args...))
+	err := l.checkShape()
+	if err == nil {
+		err = l.checkInputs(n)
 	}
+	for h := 0; h < l.KVHeads && err == nil; h++ {
+		err = l.checkHead(h, n)
+	}
+	if err != nil {
+		return fmt.Errorf("score layer %d with %s: %w", l.Index, name, err)
+	}
+	return nil
+}
+
+func (l *Layer) checkShape() error {
 	switch {
 	case l.KVHeads < 1 || l.Heads < l.KVHeads || l.Heads%l.KVHeads != 0:
-		return fail("found %d query heads and %d kv heads, expected a multiple", l.Heads, l.KVHeads)
+		return fmt.Errorf("found %d query heads and %d kv heads, expected a multiple", l.Heads, l.KVHeads)
 	case l.HeadDim < 1:
-		return fail("found head dimension %d, expected at least 1", l.HeadDim)
+		return fmt.Errorf("found head dimension %d, expected at least 1", l.HeadDim)
 	case l.Lens != nil && len(l.Lens) != l.KVHeads:
-		return fail("found %d lengths, expected one for each of %d kv heads", len(l.Lens), l.KVHeads)
+		return fmt.Errorf("found %d lengths, expected one for each of %d kv heads", len(l.Lens), l.KVHeads)
 	case l.Budgets != nil && len(l.Budgets) != l.KVHeads:
-		return fail("found %d budgets, expected one for each of %d kv heads", len(l.Budgets), l.KVHeads)
-	case n.Keys && l.Keys == nil:
-		return fail("keys are missing")
-	case n.Values && l.Values == nil:
-		return fail("values are missing")
-	case n.Output && (l.Output == nil || l.OutputDim < 1):
-		return fail("the output projection is missing")
-	case n.Window > 0 && (l.Queries == nil || l.Queries.Len() == 0):
-		return fail("the last queries are missing")
-	case n.Window > 0 && (l.Queries.heads != l.Heads || l.Queries.dim != l.HeadDim):
-		return fail("found queries of %d heads × %d, expected %d × %d", l.Queries.heads, l.Queries.dim, l.Heads, l.HeadDim)
-	case n.Stats && l.Stats == nil:
-		return fail("query statistics are missing")
-	case n.Stats && (len(l.Stats.heads) != l.Heads || l.Stats.dim != l.HeadDim):
-		return fail("found query statistics of %d heads × %d, expected %d × %d", len(l.Stats.heads), l.Stats.dim, l.Heads, l.HeadDim)
-	case n.Covariance && !l.Stats.covariance:
-		return fail("query statistics have no second moments")
-	case n.ChannelNorms && !l.Stats.lengths:
-		return fail("query statistics have no lengths")
-	case n.Stats && 2*len(l.InvFreq) != l.HeadDim:
-		return fail("found %d rope frequencies, expected half of head dimension %d", len(l.InvFreq), l.HeadDim)
-	case n.Repeat.Chunk > 0 && (l.Repeats == nil || len(l.Repeats.best) != l.KVHeads):
-		return fail("the scores of a repetition of the context are missing")
-	case n.Hidden > 0 && (l.Hidden == nil || l.Hidden.Dim < 1 || l.Hidden.Len() == 0):
-		return fail("the hidden states are missing")
-	case n.ColumnSums && l.Sums == nil:
-		return fail("accumulated attention is missing")
-	case n.ColumnSums && len(l.Sums.sum) != l.KVHeads:
-		return fail("found accumulated attention of %d kv heads, expected %d", len(l.Sums.sum), l.KVHeads)
+		return fmt.Errorf("found %d budgets, expected one for each of %d kv heads", len(l.Budgets), l.KVHeads)
 	}
-	for h := range l.KVHeads {
-		T := l.Len(h)
-		if T < 0 {
-			return fail("kv head %d has %d entries", h, T)
+	return nil
+}
+
+// checkInputs checks the fields that n names.
+func (l *Layer) checkInputs(n Needs) error {
+	if n.Stats {
+		if err := l.checkStats(n); err != nil {
+			return err
 		}
-		if pos := l.positions(h); l.Positions != nil && len(pos) != T {
-			return fail("kv head %d has %d positions for %d entries", h, len(pos), T)
-		}
-		if n.Repeat.Chunk > 0 && len(l.Repeats.best[h]) != T {
-			return fail("kv head %d has the scores of a repetition for %d of %d entries", h, len(l.Repeats.best[h]), T)
-		}
-		if n.ColumnSums && len(l.Sums.sum[h]) != T {
-			return fail("kv head %d has accumulated attention for %d of %d entries", h, len(l.Sums.sum[h]), T)
-		}
+	}
+	switch {
+	case n.Keys && l.Keys == nil:
+		return errors.New("keys are missing")
+	case n.Values && l.Values == nil:
+		return errors.New("values are missing")
+	case n.Output && (l.Output == nil || l.OutputDim < 1):
+		return errors.New("the output projection is missing")
+	case n.Window > 0 && (l.Queries == nil || l.Queries.Len() == 0):
+		return errors.New("the last queries are missing")
+	case n.Window > 0 && (l.Queries.heads != l.Heads || l.Queries.dim != l.HeadDim):
+		return fmt.Errorf("found queries of %d heads × %d, expected %d × %d", l.Queries.heads, l.Queries.dim, l.Heads, l.HeadDim)
+	case n.Repeat.Chunk > 0 && (l.Repeats == nil || len(l.Repeats.best) != l.KVHeads):
+		return errors.New("the scores of a repetition of the context are missing")
+	case n.Hidden > 0 && (l.Hidden == nil || l.Hidden.Dim < 1 || l.Hidden.Len() == 0):
+		return errors.New("the hidden states are missing")
+	case n.ColumnSums && l.Sums == nil:
+		return errors.New("accumulated attention is missing")
+	case n.ColumnSums && len(l.Sums.sum) != l.KVHeads:
+		return fmt.Errorf("found accumulated attention of %d kv heads, expected %d", len(l.Sums.sum), l.KVHeads)
+	}
+	return nil
+}
+
+func (l *Layer) checkStats(n Needs) error {
+	switch {
+	case l.Stats == nil:
+		return errors.New("query statistics are missing")
+	case len(l.Stats.heads) != l.Heads || l.Stats.dim != l.HeadDim:
+		return fmt.Errorf("found query statistics of %d heads × %d, expected %d × %d", len(l.Stats.heads), l.Stats.dim, l.Heads, l.HeadDim)
+	case n.Covariance && !l.Stats.covariance:
+		return errors.New("query statistics have no second moments")
+	case n.ChannelNorms && !l.Stats.lengths:
+		return errors.New("query statistics have no lengths")
+	case 2*len(l.InvFreq) != l.HeadDim:
+		return fmt.Errorf("found %d rope frequencies, expected half of head dimension %d", len(l.InvFreq), l.HeadDim)
+	}
+	return nil
+}
+
+// checkHead checks that everything covers the entries of head h.
+func (l *Layer) checkHead(h int, n Needs) error {
+	T := l.Len(h)
+	if T < 0 {
+		return fmt.Errorf("kv head %d has %d entries", h, T)
+	}
+	if pos := l.positions(h); l.Positions != nil && len(pos) != T {
+		return fmt.Errorf("kv head %d has %d positions for %d entries", h, len(pos), T)
+	}
+	if n.Repeat.Chunk > 0 && len(l.Repeats.best[h]) != T {
+		return fmt.Errorf("kv head %d has the scores of a repetition for %d of %d entries", h, len(l.Repeats.best[h]), T)
+	}
+	if n.ColumnSums && len(l.Sums.sum[h]) != T {
+		return fmt.Errorf("kv head %d has accumulated attention for %d of %d entries", h, len(l.Sums.sum[h]), T)
 	}
 	return nil
 }

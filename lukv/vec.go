@@ -29,3 +29,12 @@ func resize[E any](x []E, n int) []E {
 	}
 	return x[:n]
 }
+
+// sumOf returns the sum of x in float64, ascending.
+func sumOf(x []float32) float64 {
+	s := 0.0
+	for _, v := range x {
+		s += float64(v)
+	}
+	return s
+}

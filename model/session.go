@@ -159,7 +159,7 @@ const defaultChunk = 512
 func (s *Session) cacheOptions() kvcache.Options {
 	c := s.m.cfg
 	return kvcache.Options{
-		Layers: c.Layers, KVHeads: c.KVHeads, HeadDim: c.HeadDim,
+		Layers: c.Layers, KVHeads: c.KVHeads, HeadDim: c.HeadDim, CPU: &s.m.cpu,
 		Type: s.opts.CacheType, PageEntries: s.opts.PageEntries, HugePages: s.opts.HugePages && s.comp == nil,
 		Windows: c.Windows, MaxBytes: s.opts.MaxCacheBytes, Account: s.m.memory,
 		Device: s.m.Device(), DeviceLayers: s.m.DeviceLayers(),

@@ -343,7 +343,7 @@ func (m *Model) readState(f *kvcache.File, o SessionOptions) (*sessionHeader, er
 		return nil, fmt.Errorf("session data: %d bytes beside the cache: %w", beside, kvcache.ErrFull)
 	}
 	return &sessionHeader{meta, state, o, kvcache.Options{
-		MaxBytes: o.MaxCacheBytes, Account: m.memory, PageEntries: o.PageEntries, Device: m.Device(), DeviceLayers: m.DeviceLayers(),
+		CPU: &m.cpu, MaxBytes: o.MaxCacheBytes, Account: m.memory, PageEntries: o.PageEntries, Device: m.Device(), DeviceLayers: m.DeviceLayers(),
 		HugePages: o.HugePages && o.Compression == nil, LoadHuge: o.Compression == nil || !o.Compression.Decode.Enabled(),
 	}}, nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/internal/testnum"
+	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/tensor"
 )
@@ -203,4 +204,21 @@ func TestGenerateStops(t *testing.T) {
 		break
 	}
 	require.Equal(t, FinishBreak, h.FinishReason())
+}
+
+// TestCacheUsesTheModelsCPU: the instruction set that a model is opened with is that of
+// its caches, new and loaded.
+func TestCacheUsesTheModelsCPU(t *testing.T) {
+	for _, cpu := range []kernels.CPU{{}, kernels.Detect()} {
+		m := testShapes[0].open(t, WithCPU(cpu))
+		s := newTestSession(t, m, SessionOptions{CacheType: tensor.BF16})
+		require.NoError(t, s.Prefill(t.Context(), randomTokens(20, 97, 1)))
+		require.Equal(t, cpu, *s.Cache().Options().CPU)
+		path := filepath.Join(t.TempDir(), "session")
+		require.NoError(t, s.Save(t.Context(), path))
+		loaded, err := m.LoadSession(t.Context(), path, SessionOptions{})
+		require.NoError(t, err)
+		require.Equal(t, cpu, *loaded.Cache().Options().CPU)
+		require.NoError(t, loaded.Close())
+	}
 }

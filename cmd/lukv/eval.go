@@ -454,6 +454,7 @@ func (c *evalCmd) questions(e *env) (evalQuestions, error) {
 // read reads questions from a path, - for standard input.
 func (c *evalCmd) read(e *env, path string, o eval.DataOptions) ([]eval.Item, []eval.DataFile, error) {
 	if path != "-" {
+		o.Skipped = func(name, why string) { e.note("left out %s: %s", name, why) }
 		return eval.ReadData(path, o)
 	}
 	raw, err := e.readFile(path)

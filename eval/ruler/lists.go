@@ -85,8 +85,8 @@ func commonWords(x *draw) prompt {
 	if vocabulary == nil {
 		return prompt{lacking: "words"}
 	}
-	shown, shownAnswer := numbered(x.r, vocabulary[:example], exampleOften, exampleSeldom)
-	list, answer := numbered(x.r, vocabulary[example:], often, seldom)
+	shown, shownAnswer := numbered(x, vocabulary[:example], exampleOften, exampleSeldom)
+	list, answer := numbered(x, vocabulary[example:], often, seldom)
 	fill := func(list string) prompt {
 		return x.wording(cweFamily).fill("{context}", list, "{num_cw}", strconv.Itoa(common))
 	}
@@ -102,7 +102,7 @@ func commonWords(x *draw) prompt {
 
 // numbered makes a list in which each of the first ten words occurs often
 // times, and each other word seldom times.
-func numbered(r *rand.Rand, vocabulary []string, often, seldom int) (list string, answer []string) {
+func numbered(x *draw, vocabulary []string, often, seldom int) (list string, answer []string) {
 	var entries []string
 	for i, w := range vocabulary {
 		n := seldom
@@ -113,7 +113,7 @@ func numbered(r *rand.Rand, vocabulary []string, often, seldom int) (list string
 			entries = append(entries, w)
 		}
 	}
-	r.Shuffle(len(entries), func(i, j int) { entries[i], entries[j] = entries[j], entries[i] })
+	shuffle(x, entries)
 	for i, w := range entries {
 		entries[i] = fmt.Sprintf("%d. %s", i+1, w)
 	}
@@ -137,7 +137,7 @@ func frequentWords(x *draw) prompt {
 			text = append(text, coded[k])
 		}
 	}
-	r.Shuffle(len(text), func(i, j int) { text[i], text[j] = text[j], text[i] })
+	shuffle(x, text)
 	p := x.wording(fweFamily).fill("{context}", strings.Join(text, " "))
 	p.outputs = coded[1:4]
 	return p

@@ -145,7 +145,7 @@ func (n niah) make(x *draw) prompt {
 			lines = append(lines, needle(n.value, key, v))
 		}
 	}
-	r.Shuffle(len(lines), func(i, j int) { lines[i], lines[j] = lines[j], lines[i] })
+	shuffle(x, lines)
 	if d.lacking != "" {
 		return prompt{lacking: d.lacking}
 	}

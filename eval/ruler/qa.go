@@ -111,9 +111,9 @@ func (w *world) song() (text, song, city string) {
 		song, song, nouns[w.r.IntN(len(nouns))], city, w.year(), w.pick("to great applause", "in an empty hall", "at a wedding", "during a storm")), song, city
 }
 
-// ask joins the documents in random order and asks the question.
+// ask shuffles the documents, joins them and asks the question.
 func (x *draw) ask(documents []string, question string, outputs ...string) prompt {
-	x.r.Shuffle(len(documents), func(i, j int) { documents[i], documents[j] = documents[j], documents[i] })
+	shuffle(x, documents)
 	var b strings.Builder
 	for i, d := range documents {
 		if i > 0 {

@@ -57,7 +57,8 @@ type task struct {
 type draw struct {
 	*Sources
 	r             *rand.Rand
-	sample        int // from 0; -1 is not handed out
+	seed          uint64 // of all samples; see shuffle
+	sample        int    // from 0; -1 is not handed out
 	length, units int
 }
 
@@ -93,6 +94,14 @@ func random(o *Options, sample int) *rand.Rand {
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%s %d %d", o.Task, o.Length, sample)
 	return rand.New(rand.NewPCG(o.Seed, h.Sum64()))
+}
+
+// shuffle puts entries into an order that depends on their number and the seed alone:
+// the generator restarts for every sample, as RULER's does, so that samples with as many
+// entries have the same ones in the same places.
+func shuffle[E any](x *draw, entries []E) {
+	r := rand.New(rand.NewPCG(x.seed, 0))
+	r.Shuffle(len(entries), func(i, j int) { entries[i], entries[j] = entries[j], entries[i] })
 }
 
 // Generate makes the samples of a task and hands each to emit. It stops if emit
@@ -165,7 +174,7 @@ func (t *task) generate(ctx context.Context, o *Options, emit func(*Sample) erro
 
 // sample makes a sample with a haystack of the given size.
 func (t *task) sample(o *Options, sample, units int) prompt {
-	return t.make(&draw{o.Sources, random(o, sample), sample, o.Length, units})
+	return t.make(&draw{o.Sources, random(o, sample), o.Seed, sample, o.Length, units})
 }
 
 // size is the length of a prompt with its answer, or math.MaxInt if the lists

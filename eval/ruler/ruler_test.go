@@ -450,3 +450,39 @@ func TestGenerateEnds(t *testing.T) {
 	require.ErrorIs(t, Generate(ctx, Options{Task: "niah_single_1", Length: 1 << 20, Samples: 1, Count: count}, nil), context.Canceled)
 	require.Equal(t, 3, counts)
 }
+
+// TestShufflesRestart: the order of entries depends on their number and the seed alone
+// (spec evaluation 3.3), so that samples with as many entries have the common ones in the
+// same places; another seed has others.
+func TestShufflesRestart(t *testing.T) {
+	common := func(s *Sample) (places []int) {
+		for i, w := range regexp.MustCompile(`\d+\. (\S+)`).FindAllStringSubmatch(s.Input, -1) {
+			if slices.Contains(s.Outputs, w[1]) {
+				places = append(places, i)
+			}
+		}
+		return places
+	}
+	o := Options{Task: "cwe", Length: 2000, Samples: 4, Seed: 1, Count: fields}
+	all := samples(t, o)
+	for _, s := range all {
+		require.NotEmpty(t, common(s))
+		require.Equal(t, common(all[0]), common(s))
+	}
+	require.NotEqual(t, all[0].Outputs, all[1].Outputs, "other words")
+	o.Seed = 2
+	require.NotEqual(t, common(all[0]), common(samples(t, o)[0]))
+
+	// A question's documents, with the one that has the answer.
+	gold := func(s *Sample) int {
+		before, _, _ := strings.Cut(s.Input, "founded by "+s.Outputs[0])
+		return strings.Count(before, "Document ")
+	}
+	o = Options{Task: "qa_1", Length: 1000, Samples: 4, Seed: 1, Count: fields}
+	all = samples(t, o)
+	for _, s := range all {
+		if strings.Count(s.Input, "Document ") == strings.Count(all[0].Input, "Document ") {
+			require.Equal(t, gold(all[0]), gold(s))
+		}
+	}
+}

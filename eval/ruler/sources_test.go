@@ -120,7 +120,7 @@ func TestUsersQuestions(t *testing.T) {
 		assert.Contains(t, x.Input, "Ann has a cat.")
 	}
 	least := s.squad.questions[0]
-	d := &draw{s, random(&Options{}, 0), 0, 0, 2}
+	d := &draw{Sources: s, r: random(&Options{}, 0), units: 2}
 	p := d.askUsers(s.squad)
 	assert.Contains(t, p.input, "Ann has a cat.", "the same article before others")
 	assert.NotContains(t, p.input, "Cid")

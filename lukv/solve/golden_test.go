@@ -55,7 +55,7 @@ func TestGoldenSolvers(t *testing.T) {
 				for j, v := range g {
 					wide[j] = float64(v)
 				}
-				require.InDeltaSlice(t, c.Projected[h], Project(wide), 1e-9, "%s head %d", name, h)
+				require.InDeltaSlice(t, c.Projected[h], project(wide), 1e-9, "%s head %d", name, h)
 				checks++
 			}
 		}

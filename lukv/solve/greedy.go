@@ -23,10 +23,6 @@ type Allocation struct {
 	Quantum int // step of the budgets that [Exact] considered; 0: not from Exact
 }
 
-// Certificate is the proven distance from the optimum: no allocation of as
-// many entries loses less than Loss - Certificate(). Zero proves optimality.
-func (a *Allocation) Certificate() float64 { return max(0, a.Loss-a.Bound) }
-
 // Greedy minimises the convex surrogate of the summed losses (spec 5.4) for
 // each of the given totals in a single sweep over the blocks of all curves.
 // totals count protected entries and may come in any order; a total below the

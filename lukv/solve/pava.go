@@ -28,17 +28,3 @@ func pava[F float32 | float64](gains []F) []pavaBlock {
 	}
 	return blocks
 }
-
-// Project returns the non-increasing sequence closest to gains in least
-// squares, a new slice of the same length. The running sums of the result are
-// the upper concave envelope of the running sums of gains.
-func Project(gains []float64) []float64 {
-	out := make([]float64, 0, len(gains))
-	for _, b := range pava(gains) {
-		mean := b.sum / float64(b.n)
-		for range b.n {
-			out = append(out, mean)
-		}
-	}
-	return out
-}

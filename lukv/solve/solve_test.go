@@ -85,7 +85,7 @@ func TestSolversAgainstBruteForce(t *testing.T) {
 		}
 		g := greedy[0]
 		checkAllocation(t, "greedy", curves, floors, g, total)
-		if g.Loss < optimum || g.Bound > optimum+1e-9 || g.Certificate() < g.Loss-optimum-1e-9 {
+		if g.Loss < optimum || g.Bound > optimum+1e-9 || g.certificate() < g.Loss-optimum-1e-9 {
 			t.Fatalf("greedy: loss %v bound %v, optimum %v", g.Loss, g.Bound, optimum)
 		}
 		r, err := Repair(ctx, curves, floors, g)
@@ -96,7 +96,7 @@ func TestSolversAgainstBruteForce(t *testing.T) {
 		if r.Loss > g.Loss || r.Loss < optimum {
 			t.Fatalf("repair: loss %v, greedy %v, optimum %v", r.Loss, g.Loss, optimum)
 		}
-		if g.Certificate() == 0 && r.Moves != 0 {
+		if g.certificate() == 0 && r.Moves != 0 {
 			t.Fatalf("repair moved %d times although greedy was optimal", r.Moves)
 		}
 	})
@@ -123,7 +123,7 @@ func checkAllocation(t *rapid.T, name string, curves []*Curve, floors []int, a A
 func TestProjection(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		gains := rapid.SliceOfN(rapid.Float64Range(0, 1000), 0, 40).Draw(t, "gains")
-		g := Project(gains)
+		g := project(gains)
 		if len(g) != len(gains) {
 			t.Fatalf("length %d, want %d", len(g), len(gains))
 		}
@@ -195,7 +195,7 @@ func TestExactQuantum(t *testing.T) {
 		exact, err := Exact(ctx, curves, nil, total, ExactOptions{})
 		require.NoError(t, err)
 		require.Equal(t, total, exact.Total)
-		require.Zero(t, exact.Certificate())
+		require.Zero(t, exact.certificate())
 		for _, q := range []int{2, 8, 16} {
 			coarse, err := Exact(ctx, curves, nil, total, ExactOptions{Quantum: q})
 			require.NoError(t, err)
@@ -243,7 +243,7 @@ func TestRepairBeatsGreedy(t *testing.T) {
 		require.NoError(t, err)
 		require.LessOrEqual(t, r.Loss, g[0].Loss)
 		require.GreaterOrEqual(t, r.Loss, x.Loss)
-		require.LessOrEqual(t, r.Loss-x.Loss, r.Certificate()+1e-9)
+		require.LessOrEqual(t, r.Loss-x.Loss, r.certificate()+1e-9)
 		greedyExcess += g[0].Loss/x.Loss - 1
 		repairExcess += r.Loss/x.Loss - 1
 		if r.Loss < g[0].Loss {
@@ -280,3 +280,20 @@ func TestSolveErrors(t *testing.T) {
 }
 
 func second[T any](_ T, err error) error { return err }
+
+// project returns the non-increasing sequence closest to gains in least
+// squares, a new slice of the same length. The running sums of the result are
+// the upper concave envelope of the running sums of gains.
+func project(gains []float64) []float64 {
+	out := make([]float64, 0, len(gains))
+	for _, b := range pava(gains) {
+		mean := b.sum / float64(b.n)
+		for range b.n {
+			out = append(out, mean)
+		}
+	}
+	return out
+}
+
+// certificate is the proven distance from the optimum.
+func (a *Allocation) certificate() float64 { return max(0, a.Loss-a.Bound) }

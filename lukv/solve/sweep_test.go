@@ -124,7 +124,7 @@ func TestCurveByHand(t *testing.T) {
 	dst := []float64{7, 7, 7, 7, 7, 7} // what it held does not matter
 	require.Equal(t, []float64{6, 5, 2, 0, 0}, c.Losses(dst))
 	require.Equal(t, []float64{2, 2, 2, 0}, c.Projected(dst))
-	require.Equal(t, []float64{2, 2, 2, 0}, Project([]float64{1, 3, 2, 0}))
+	require.Equal(t, []float64{2, 2, 2, 0}, project([]float64{1, 3, 2, 0}))
 	// With one entry of three kept, 5 are lost, but 4 on the straight line.
 	for kept, want := range []float64{0, 1, 0, 0, 0} {
 		require.Equal(t, want, c.sag(kept), "%d kept", kept)
@@ -411,7 +411,7 @@ func TestRepairWithTwoPartners(t *testing.T) {
 	require.Equal(t, 0, g[0].Partial)
 	require.Equal(t, 13.0, g[0].Loss)
 	require.Equal(t, 7.0, g[0].Bound) // 9 · 1/3 + 2 + 2
-	require.Equal(t, 6.0, g[0].Certificate())
+	require.Equal(t, 6.0, g[0].certificate())
 	r, err := Repair(t.Context(), curves, nil, g[0])
 	require.NoError(t, err)
 	require.Equal(t, []int{0, 1, 1}, r.Keep)
