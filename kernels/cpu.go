@@ -16,6 +16,7 @@ import (
 type CPU struct {
 	AVX2       bool // with FMA and F16C
 	AVX512     bool // F, BW, DQ, VL
+	AVX512VNNI bool
 	AVX512BF16 bool
 	NEON       bool
 
@@ -134,7 +135,7 @@ func detectNamed(name string) (CPU, error) {
 }
 
 // ParseCPU returns the instruction set with the given name: "portable", "avx2",
-// "avx512", "avx512bf16", "neon" or "auto". Naming more than the processor
+// "avx512", "avx512vnni", "avx512bf16" (with VNNI), "neon" or "auto". Naming more than the processor
 // offers is an error.
 func ParseCPU(name string) (CPU, error) {
 	have := detect()
@@ -148,17 +149,19 @@ func ParseCPU(name string) (CPU, error) {
 		c = CPU{AVX2: true}
 	case "avx512":
 		c = CPU{AVX2: true, AVX512: true}
+	case "avx512vnni":
+		c = CPU{AVX2: true, AVX512: true, AVX512VNNI: true}
 	case "avx512bf16":
-		c = CPU{AVX2: true, AVX512: true, AVX512BF16: true, SlowDot: have.SlowDot}
+		c = CPU{AVX2: true, AVX512: true, AVX512VNNI: have.AVX512VNNI, AVX512BF16: true, SlowDot: have.SlowDot}
 	case "neon":
 		c = CPU{NEON: true}
 	default:
-		return CPU{}, fmt.Errorf("instruction set %q: want auto, portable, avx2, avx512, avx512bf16 or neon", name)
+		return CPU{}, fmt.Errorf("instruction set %q: want auto, portable, avx2, avx512, avx512vnni, avx512bf16 or neon", name)
 	}
 	if c.AVX2 {
 		c.Streaming = have.Streaming
 	}
-	if c.AVX2 && !have.AVX2 || c.AVX512 && !have.AVX512 || c.AVX512BF16 && !have.AVX512BF16 || c.NEON && !have.NEON {
+	if c.AVX2 && !have.AVX2 || c.AVX512 && !have.AVX512 || c.AVX512VNNI && !have.AVX512VNNI || c.AVX512BF16 && !have.AVX512BF16 || c.NEON && !have.NEON {
 		return CPU{}, fmt.Errorf("instruction set %q: this processor offers %s", name, have)
 	}
 	return c, nil
@@ -167,7 +170,7 @@ func ParseCPU(name string) (CPU, error) {
 // Variants returns every distinct instruction set that this processor offers, portable first.
 func Variants() []CPU {
 	var out []CPU
-	for _, name := range []string{"portable", "avx2", "avx512", "avx512bf16", "neon"} {
+	for _, name := range []string{"portable", "avx2", "avx512", "avx512vnni", "avx512bf16", "neon"} {
 		if c, err := ParseCPU(name); err == nil {
 			out = append(out, c)
 		}
@@ -180,6 +183,8 @@ func (c CPU) String() string {
 	switch {
 	case c.AVX512BF16:
 		return "avx512bf16"
+	case c.AVX512VNNI:
+		return "avx512vnni"
 	case c.AVX512:
 		return "avx512"
 	case c.AVX2:

@@ -17,7 +17,7 @@ func detect() CPU {
 	p := &cpuid.CPU
 	avx2 := p.Supports(cpuid.AVX2, cpuid.FMA3, cpuid.F16C)
 	avx512 := avx2 && p.Supports(cpuid.AVX512F, cpuid.AVX512BW, cpuid.AVX512DQ, cpuid.AVX512VL)
-	c := CPU{AVX2: avx2, AVX512: avx512, AVX512BF16: avx512 && p.Supports(cpuid.AVX512BF16) && dotAgrees()}
+	c := CPU{AVX2: avx2, AVX512: avx512, AVX512VNNI: avx512 && p.Supports(cpuid.AVX512VNNI), AVX512BF16: avx512 && p.Supports(cpuid.AVX512BF16) && dotAgrees()}
 	if avx2 {
 		c.Streaming = streaming()
 	}

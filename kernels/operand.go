@@ -12,8 +12,10 @@ type Forms uint8
 
 // The forms, from the widest to the narrowest.
 const (
-	FormF32  Forms = 1 << iota // as they are
-	FormBF16                   // rounded to bf16
+	FormF32     Forms = 1 << iota // as they are
+	FormBF16                      // rounded to bf16
+	FormInt8                      // rounded to 8-bit integers with a scale for each block of 256, see int8.go
+	FormInt8x32                   // the same with a scale for each block of 32
 )
 
 // products lists the forms of activations by which weights of each type can be multiplied.
@@ -23,9 +25,12 @@ var products = [...]Forms{
 	tensor.F16:  FormF32,
 	tensor.BF16: FormF32 | FormBF16,
 
-	tensor.Q8_0: FormF32, tensor.Q4_0: FormF32, tensor.Q4_1: FormF32, tensor.Q5_0: FormF32, tensor.Q5_1: FormF32,
-	tensor.Q2_K: FormF32, tensor.Q3_K: FormF32, tensor.Q4_K: FormF32, tensor.Q5_K: FormF32, tensor.Q6_K: FormF32,
-	tensor.IQ4_NL: FormF32, tensor.IQ4_XS: FormF32, tensor.MXFP4: FormF32,
+	tensor.Q8_0: FormF32 | FormInt8x32, tensor.Q4_0: FormF32 | FormInt8x32, tensor.Q4_1: FormF32 | FormInt8x32,
+	tensor.Q5_0: FormF32 | FormInt8x32, tensor.Q5_1: FormF32 | FormInt8x32, tensor.IQ4_NL: FormF32 | FormInt8x32,
+	tensor.MXFP4: FormF32 | FormInt8x32,
+
+	tensor.Q2_K: FormF32 | FormInt8, tensor.Q3_K: FormF32 | FormInt8, tensor.Q4_K: FormF32 | FormInt8,
+	tensor.Q5_K: FormF32 | FormInt8, tensor.Q6_K: FormF32 | FormInt8, tensor.IQ4_XS: FormF32 | FormInt8,
 }
 
 // FormFor returns the form of activations that products with weights of type t read: of those
@@ -49,23 +54,35 @@ type Operand struct {
 	forms  Forms
 	stride int // elements from one row to the next
 
-	f32  []float32 // [rows][stride], nil without FormF32
+	f32  []float32 // [rows][stride], nil without FormF32 and the integer forms, which are made from it
 	bf16 []uint16  // [rows][stride], nil without FormBF16
+	int8 [2]int8Rows
 }
+
+const formsInt8 = FormInt8 | FormInt8x32
 
 // operandStride is the row distance of operands: not a power of two, so that rows do not
 // fall on the same cache sets.
 func operandStride(cols int) int { return cols + 64 }
 
+// int8Blocks are the lengths of blocks of FormInt8 and FormInt8x32.
+var int8Blocks = [2]int{256, 32}
+
 // OperandWords returns the size of an operand of the given forms in float32.
 func OperandWords(f Forms, rows, cols int) int {
 	n := rows * operandStride(cols)
 	words := 0
-	if f&FormF32 != 0 {
+	if f&(FormF32|formsInt8) != 0 {
 		words = n
 	}
 	if f&FormBF16 != 0 {
 		words += (n + 1) / 2
+	}
+	for i, block := range int8Blocks {
+		if f&(FormInt8<<i) != 0 {
+			r := newInt8Rows(block, cols)
+			words += r.bytes(rows) / 4
+		}
 	}
 	return words
 }
@@ -74,16 +91,26 @@ func OperandWords(f Forms, rows, cols int) int {
 func NewOperand(mem []float32, f Forms, rows, cols int) Operand {
 	o := Operand{forms: f, stride: operandStride(cols)}
 	n := rows * o.stride
-	if f&FormF32 != 0 {
+	if f&(FormF32|formsInt8) != 0 {
 		o.f32, mem = mem[:n:n], mem[n:]
 	}
 	if f&FormBF16 != 0 {
 		o.bf16 = unsafe.Slice((*uint16)(unsafe.Pointer(unsafe.SliceData(mem[:(n+1)/2]))), n)
+		mem = mem[(n+1)/2:]
+	}
+	for i, block := range int8Blocks {
+		if f&(FormInt8<<i) != 0 {
+			r := newInt8Rows(block, cols)
+			words := r.bytes(rows) / 4
+			r.mem = unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(mem[:words]))), 4*words)
+			o.int8[i], mem = r, mem[words:]
+		}
 	}
 	return o
 }
 
-// SetOperand sets len(x) columns of a row of o, from column col on, to x in every form.
+// SetOperand sets len(x) columns of a row of o, from column col on, to x in every form but
+// the integer ones, which RoundOperand makes when a row is complete.
 func (c CPU) SetOperand(o *Operand, row, col int, x []float32) {
 	at := row*o.stride + col
 	if o.f32 != nil {
@@ -94,10 +121,24 @@ func (c CPU) SetOperand(o *Operand, row, col int, x []float32) {
 	}
 }
 
+// RoundOperand makes the integer forms of cols columns of a row of o, if it has any. Call it
+// after the row's last SetOperand and before the next product.
+func (c CPU) RoundOperand(o *Operand, row, cols int) {
+	for i := range o.int8 {
+		if r := &o.int8[i]; r.mem != nil {
+			r.set(c, row, o.f32[row*o.stride:][:cols])
+		}
+	}
+}
+
 // Multiply computes rows [lo, hi) of the product of w with the first n rows of x, which are
 // stored ldd apart, in the narrowest form that x has and w is multiplied by.
 func (c CPU) Multiply(dst []float32, ldd int, x *Operand, n int, w *Matrix, lo, hi int) {
 	switch FormFor(w.Type, x.forms) {
+	case FormInt8:
+		c.matMulInt8(dst, ldd, &x.int8[0], n, w, lo, hi)
+	case FormInt8x32:
+		c.matMulInt8(dst, ldd, &x.int8[1], n, w, lo, hi)
 	case FormBF16:
 		c.MatMulBF16(dst, ldd, x.bf16, x.stride, n, w, lo, hi)
 	default:

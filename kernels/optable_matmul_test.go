@@ -39,9 +39,47 @@ func init() {
 			register(matMulOp(t, false, s.n, s.cols, s.rows))
 		}
 		if t.Block() == 32 {
-			register(matMulOp(t, false, 3, 96, 2))
+			register(matMulOp(t, false, 3, 96, 2), int8Op(t, 1, 96, 3), int8Op(t, 2, 320, 5), int8Op(t, 13, 576, 34), int8Op(t, 1, 896, 2))
+		}
+		for _, s := range []struct{ n, cols, rows int }{
+			{1, 256, 1}, {1, 512, 7}, {1, 1280, 5}, {1, 4096, 3}, {2, 1024, 9}, {3, 768, 17}, {4, 512, 33}, {6, 512, 40}, {12, 256, 64}, {19, 768, 70},
+		} {
+			register(int8Op(t, s.n, s.cols, s.rows))
 		}
 	}
+}
+
+// int8Op rounds activations to the integer form that weights of type t read, and multiplies.
+func int8Op(t tensor.Type, n, cols, rows int) op {
+	o := matMulOp(t, false, n, cols, rows)
+	o.name = fmt.Sprintf("MatMulInt8/%v/n%d,cols%d,rows%d", t, n, cols, rows)
+	o.styles = []style{plain, hard, special}
+	ldx, ldd := cols+3, rows+2
+	product := func(c CPU, b []mem, r0, r1, lo, hi int) {
+		x := int8Operand(c, t, b[1].f32()[r0*ldx:], ldx, r1-r0, cols)
+		w := Matrix{Type: t, Rows: rows, Cols: cols, Data: b[2]}
+		c.Multiply(b[0].f32()[r0*ldd:], ldd, &x, r1-r0, &w, lo, hi)
+	}
+	o.ways = []way{{"whole", func(c CPU, b []mem) { product(c, b, 0, n, 0, rows) }}}
+	if n > 1 {
+		o.ways = append(o.ways, way{"one row of x at a time", func(c CPU, b []mem) {
+			for r := range n {
+				product(c, b, r, r+1, 0, rows)
+			}
+		}}, way{"five rows of x at a time", func(c CPU, b []mem) {
+			for r := 0; r < n; r += 5 {
+				product(c, b, r, min(r+5, n), 0, rows)
+			}
+		}})
+	}
+	if rows > 3 {
+		o.ways = append(o.ways, way{"three rows of w at a time", func(c CPU, b []mem) {
+			for lo := 0; lo < rows; lo += 3 {
+				product(c, b, 0, n, lo, min(lo+3, rows))
+			}
+		}})
+	}
+	return o
 }
 
 // matMulOp is a product with f32 (dot: bf16) activations whose rows, like those of

@@ -23,34 +23,96 @@ func (t Type) Quantised() bool { return t >= Q8_0 && t <= MXFP4 }
 // Unpack sets the first Block elements of q, and what belongs to them, to the block that src
 // begins with. It panics if t is not Quantised.
 func (t Type) Unpack(q *Quants, src []byte) {
-	src = src[:formats[t].bytes]
-	switch t { // not a table of functions, whose arguments would escape
-	case Q8_0:
-		unpackQ8_0(q, src)
-	case Q4_0:
-		unpackQ4_0(q, src)
-	case Q4_1:
-		unpackQ4_1(q, src)
-	case Q5_0:
-		unpackQ5_0(q, src)
-	case Q5_1:
-		unpackQ5_1(q, src)
-	case Q2_K:
-		unpackQ2_K(q, src)
-	case Q3_K:
-		unpackQ3_K(q, src)
-	case Q4_K:
-		unpackQ4_K(q, src)
-	case Q5_K:
-		unpackQ5_K(q, src)
-	case Q6_K:
-		unpackQ6_K(q, src)
-	case IQ4_NL:
-		unpackIQ4_NL(q, src)
-	case IQ4_XS:
-		unpackIQ4_XS(q, src)
+	t.UnpackScales(q, src)
+	t.UnpackIntegers(&q.Q, src)
+}
+
+// UnpackScales is the part of Unpack that sets all fields but Q.
+func (t Type) UnpackScales(q *Quants, src []byte) {
+	b := src[:formats[t].bytes]
+	switch t {
+	case Q8_0, Q4_0, Q5_0, IQ4_NL:
+		q.scaled(half(b))
 	case MXFP4:
-		unpackMXFP4(q, src)
+		q.scaled(powerOfTwo(b[0]))
+	case Q4_1, Q5_1: // q·d + m
+		q.scaled(half(b))
+		q.Min, q.Least[0], q.Least[1] = -half(b[2:]), 1, 1
+	case Q2_K:
+		q.D, q.Min = half(b[80:]), half(b[82:])
+		for g, v := range b[:16] {
+			q.Scale[g], q.Least[g] = int16(v&15), int16(v>>4)
+		}
+	case Q3_K:
+		q.D, q.Min, q.Least = half(b[108:]), 0, [16]int16{}
+		s := b[96:108]
+		for j := range q.Scale {
+			q.Scale[j] = int16(s[j%8]>>(4*(j/8))&15|s[8+j%4]>>(2*(j/4))&3<<4) - 32
+		}
+	case Q4_K, Q5_K:
+		q.D, q.Min = half(b), half(b[2:])
+		q.sixBits(b[4:])
+	case Q6_K:
+		q.D, q.Min, q.Least = half(b[208:]), 0, [16]int16{}
+		for g := range q.Scale {
+			q.Scale[g] = int16(int8(b[192+g]))
+		}
+	case IQ4_XS:
+		q.D, q.Min, q.Least = half(b), 0, [16]int16{}
+		high := binary.LittleEndian.Uint16(b[2:])
+		for j := range 8 {
+			s := int16(b[4+j/2]>>(4*(j&1))&15) | int16(high>>(2*j)&3<<4)
+			q.Scale[2*j], q.Scale[2*j+1] = s-32, s-32
+		}
+	default:
+		panic("tensor: " + t.String() + " is not quantised")
+	}
+}
+
+// integers are those of a block.
+type integers [256]int8
+
+// UnpackIntegers is the part of Unpack that sets Q.
+func (t Type) UnpackIntegers(q *[256]int8, src []byte) {
+	b, n := src[:formats[t].bytes], (*integers)(q)
+	switch t {
+	case Q8_0: // d, 32 numbers
+		for j, v := range b[2:] {
+			n[j] = int8(v)
+		}
+	case Q4_0: // d, 16 bytes of nibbles; (q - 8)·d
+		n.nibbles(b[2:])
+		n.shift(32, 8)
+	case Q4_1: // d, m, 16 bytes of nibbles
+		n.nibbles(b[4:])
+	case Q5_0: // d, 4 bytes of fifth bits, 16 bytes of nibbles; (q - 16)·d
+		n.nibbles(b[6:])
+		n.fifth(b[2:])
+		n.shift(32, 16)
+	case Q5_1: // d, m, 4 bytes of fifth bits, 16 bytes of nibbles
+		n.nibbles(b[8:])
+		n.fifth(b[4:])
+	case Q2_K: // 16 bytes of scales (low) and minima (high), 64 bytes of two bits, d, dmin
+		n.twoBits(b[16:])
+	case Q3_K:
+		n.threeBits(b)
+	case Q4_K: // d, dmin, 12 bytes of scales and minima, 128 bytes of nibbles
+		n.pairs(b[16:])
+	case Q5_K:
+		n.fiveBits(b)
+	case Q6_K:
+		n.sixBits(b)
+	case IQ4_NL: // d, 16 bytes of nibbles; level·d
+		n.nibbles(b[2:])
+		n.lookUp(32, &levels)
+	case IQ4_XS: // d, 2 bytes of upper and 4 of lower bits of 8 scales, 8 times 16 bytes of nibbles
+		for j := range 8 {
+			n.nibblesAt(32*j, b[8+16*j:])
+		}
+		n.lookUp(256, &levels)
+	case MXFP4: // the exponent of a scale, 16 bytes of nibbles
+		n.nibbles(b[1:])
+		n.lookUp(32, &e2m1)
 	default:
 		panic("tensor: " + t.String() + " is not quantised")
 	}
@@ -74,84 +136,10 @@ func widenQuants(dst []float32, src []byte, t Type) {
 
 func half(b []byte) float32 { return F16ToF32(binary.LittleEndian.Uint16(b)) }
 
-// scaled sets what a block of 32 elements has beside its numbers.
+// scaled sets what a block of 32 elements has beside its integers.
 func (q *Quants) scaled(d float32) {
 	q.D, q.Min = d, 0
 	q.Scale, q.Least = [16]int16{1, 1}, [16]int16{}
-}
-
-// offset is scaled for values q·d + m.
-func (q *Quants) offset(d, m float32) {
-	q.scaled(d)
-	q.Min, q.Least = -m, [16]int16{1, 1}
-}
-
-// nibbles unpacks 16 bytes: byte j holds element j (low) and element j+16 (high).
-func (q *Quants) nibbles(b []byte) {
-	for j, v := range b[:16] {
-		q.Q[j], q.Q[j+16] = int8(v&15), int8(v>>4)
-	}
-}
-
-// shift subtracts off from the first n numbers.
-func (q *Quants) shift(n int, off int8) {
-	for i := range q.Q[:n] {
-		q.Q[i] -= off
-	}
-}
-
-// Q8_0: d, 32 numbers.
-func unpackQ8_0(q *Quants, b []byte) {
-	q.scaled(half(b))
-	for j, v := range b[2:34] {
-		q.Q[j] = int8(v)
-	}
-}
-
-// Q4_0: d, 16 bytes of nibbles; (q - 8)·d.
-func unpackQ4_0(q *Quants, b []byte) {
-	q.scaled(half(b))
-	q.nibbles(b[2:])
-	q.shift(32, 8)
-}
-
-// Q4_1: d, m, 16 bytes of nibbles; q·d + m.
-func unpackQ4_1(q *Quants, b []byte) {
-	q.offset(half(b), half(b[2:]))
-	q.nibbles(b[4:])
-}
-
-// fifth adds bit 4 of 32 elements: bit j of the word belongs to element j.
-func (q *Quants) fifth(b []byte) {
-	high := binary.LittleEndian.Uint32(b)
-	for j := range q.Q[:32] {
-		q.Q[j] |= int8(high >> j & 1 << 4)
-	}
-}
-
-// Q5_0: d, 4 bytes of fifth bits, 16 bytes of nibbles; (q - 16)·d.
-func unpackQ5_0(q *Quants, b []byte) {
-	q.scaled(half(b))
-	q.nibbles(b[6:])
-	q.fifth(b[2:])
-	q.shift(32, 16)
-}
-
-// Q5_1: d, m, 4 bytes of fifth bits, 16 bytes of nibbles; q·d + m.
-func unpackQ5_1(q *Quants, b []byte) {
-	q.offset(half(b), half(b[2:]))
-	q.nibbles(b[8:])
-	q.fifth(b[4:])
-}
-
-// pairs unpacks 128 bytes of nibbles: bytes 32i… hold sub-blocks of 32 elements 2i (low) and
-// 2i+1 (high).
-func (q *Quants) pairs(b []byte) {
-	for j := range 8 {
-		for l, v := range b[j/2*32 : j/2*32+32] {
-			q.Q[32*j+l] = int8(v >> (4 * (j & 1)) & 15)
-		}
-	}
 }
 
 // sixBits unpacks the 8 scales and minima of 6 bits in 12 bytes.
@@ -168,31 +156,69 @@ func (q *Quants) sixBits(b []byte) {
 	}
 }
 
-// Q4_K: d, dmin, 12 bytes of scales and minima, 128 bytes of nibbles.
-func unpackQ4_K(q *Quants, b []byte) {
-	q.D, q.Min = half(b), half(b[2:])
-	q.sixBits(b[4:])
-	q.pairs(b[16:])
+// powerOfTwo returns the scale of MXFP4, half of 2^(e-127) because its levels are doubled. An
+// exponent of 255 is NaN.
+func powerOfTwo(e byte) float32 {
+	switch {
+	case e < 2:
+		return math.Float32frombits(1 << 21 << e) // subnormal
+	case e == 255:
+		return float32(math.NaN())
+	}
+	return math.Float32frombits((uint32(e) - 1) << 23)
 }
 
-// Q5_K: as Q4_K, with 32 bytes of fifth bits before the nibbles: bit j of byte l belongs to
-// element l of sub-block j.
-func unpackQ5_K(q *Quants, b []byte) {
-	q.D, q.Min = half(b), half(b[2:])
-	q.sixBits(b[4:])
-	q.pairs(b[48:])
+// nibbles unpacks 16 bytes: byte j holds element j (low) and element j+16 (high).
+func (n *integers) nibbles(b []byte) { n.nibblesAt(0, b) }
+
+// nibblesAt is nibbles for the 32 elements from at on.
+func (n *integers) nibblesAt(at int, b []byte) {
+	for j, v := range b[:16] {
+		n[at+j], n[at+j+16] = int8(v&15), int8(v>>4)
+	}
+}
+
+// shift subtracts off from the first count integers.
+func (n *integers) shift(count int, off int8) {
+	for i := range n[:count] {
+		n[i] -= off
+	}
+}
+
+// fifth adds bit 4 of 32 elements: bit j of the word belongs to element j.
+func (n *integers) fifth(b []byte) {
+	high := binary.LittleEndian.Uint32(b)
+	for j := range n[:32] {
+		n[j] |= int8(high >> j & 1 << 4)
+	}
+}
+
+// pairs unpacks 128 bytes of nibbles: bytes 32i… hold sub-blocks of 32 elements 2i (low) and
+// 2i+1 (high).
+func (n *integers) pairs(b []byte) {
 	for j := range 8 {
-		for l, v := range b[16:48] {
-			q.Q[32*j+l] |= int8(v >> j & 1 << 4)
+		for l, v := range b[j/2*32 : j/2*32+32] {
+			n[32*j+l] = int8(v >> (4 * (j & 1)) & 15)
 		}
 	}
 }
 
-// Q6_K: 128 bytes of low nibbles, 64 bytes of upper bits, 16 scales, d; (q - 32)·d·scale.
-// A half of 128 elements uses 64 and 32 of these bytes.
-func unpackQ6_K(q *Quants, b []byte) {
+// fiveBits unpacks Q5_K: as Q4_K, with 32 bytes of fifth bits before the nibbles: bit j of
+// byte l belongs to element l of sub-block j.
+func (n *integers) fiveBits(b []byte) {
+	n.pairs(b[48:])
+	for j := range 8 {
+		for l, v := range b[16:48] {
+			n[32*j+l] |= int8(v >> j & 1 << 4)
+		}
+	}
+}
+
+// sixBits unpacks Q6_K: 128 bytes of low nibbles, 64 bytes of upper bits, 16 scales, d;
+// (q - 32)·d·scale. A half of 128 elements uses 64 and 32 of these bytes.
+func (n *integers) sixBits(b []byte) {
 	for h := range 2 {
-		low, high, out := b[64*h:], b[128+32*h:], q.Q[128*h:]
+		low, high, out := b[64*h:], b[128+32*h:], n[128*h:]
 		for l := range 32 {
 			for part := range 4 { // elements l, l+32, l+64, l+96
 				v := low[l+32*(part&1)] >> (4 * (part >> 1)) & 15
@@ -200,42 +226,23 @@ func unpackQ6_K(q *Quants, b []byte) {
 			}
 		}
 	}
-	for g := range q.Scale {
-		q.Scale[g] = int16(int8(b[192+g]))
-	}
-	q.D, q.Min, q.Least = half(b[208:]), 0, [16]int16{}
 }
 
 // twoBits unpacks 64 bytes: bits 2·part of byte l of a half hold element 32·part + l.
-func (q *Quants) twoBits(b []byte) {
-	for i := range q.Q {
+func (n *integers) twoBits(b []byte) {
+	for i := range n {
 		h, part, l := i/128, i/32%4, i%32
-		q.Q[i] = int8(b[32*h+l] >> (2 * part) & 3)
+		n[i] = int8(b[32*h+l] >> (2 * part) & 3)
 	}
 }
 
-// Q2_K: 16 bytes of scales (low) and minima (high), 64 bytes of two bits, d, dmin.
-func unpackQ2_K(q *Quants, b []byte) {
-	for g, v := range b[:16] {
-		q.Scale[g], q.Least[g] = int16(v&15), int16(v>>4)
+// threeBits unpacks Q3_K: 32 bytes of high bits, 64 bytes of two bits, 12 bytes of scales of 6
+// bits, d; (q - 4)·d·(scale - 32). Bit j of high byte l belongs to element l of sub-block j of 32.
+func (n *integers) threeBits(b []byte) {
+	n.twoBits(b[32:])
+	for i := range n {
+		n[i] += int8(b[i%32]>>(i/32)&1<<2) - 4
 	}
-	q.twoBits(b[16:])
-	q.D, q.Min = half(b[80:]), half(b[82:])
-}
-
-// Q3_K: 32 bytes of high bits, 64 bytes of two bits, 12 bytes of scales of 6 bits, d;
-// (q - 4)·d·(scale - 32). Bit j of high byte l belongs to element l of sub-block j of 32.
-func unpackQ3_K(q *Quants, b []byte) {
-	q.twoBits(b[32:])
-	for i := range q.Q {
-		q.Q[i] += int8(b[i%32]>>(i/32)&1<<2) - 4
-	}
-	s := b[96:108]
-	for j := range q.Scale {
-		v := s[j%8]>>(4*(j/8))&15 | s[8+j%4]>>(2*(j/4))&3<<4
-		q.Scale[j] = int16(v) - 32
-	}
-	q.D, q.Min, q.Least = half(b[108:]), 0, [16]int16{}
 }
 
 // levels are the values that the nibbles of IQ4_NL and IQ4_XS stand for.
@@ -244,47 +251,9 @@ var levels = [16]int8{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 5
 // e2m1 are the values of the nibbles of MXFP4, doubled.
 var e2m1 = [16]int8{0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12}
 
-// lookUp replaces the first n numbers by entries of a table.
-func (q *Quants) lookUp(n int, table *[16]int8) {
-	for i, v := range q.Q[:n] {
-		q.Q[i] = table[v&15]
+// lookUp replaces the first count integers by entries of a table.
+func (n *integers) lookUp(count int, table *[16]int8) {
+	for i, v := range n[:count] {
+		n[i] = table[v&15]
 	}
-}
-
-// IQ4_NL: d, 16 bytes of nibbles; level·d.
-func unpackIQ4_NL(q *Quants, b []byte) {
-	q.scaled(half(b))
-	q.nibbles(b[2:])
-	q.lookUp(32, &levels)
-}
-
-// IQ4_XS: d, 2 bytes of upper and 4 of lower bits of 8 scales, 128 bytes: 16 for each
-// sub-block of 32; level·d·(scale - 32).
-func unpackIQ4_XS(q *Quants, b []byte) {
-	high := binary.LittleEndian.Uint16(b[2:])
-	for j := range 8 {
-		s := int16(b[4+j/2]>>(4*(j&1))&15) | int16(high>>(2*j)&3<<4)
-		q.Scale[2*j], q.Scale[2*j+1] = s-32, s-32
-		for l, v := range b[8+16*j : 24+16*j] {
-			q.Q[32*j+l], q.Q[32*j+l+16] = int8(v&15), int8(v>>4)
-		}
-	}
-	q.lookUp(256, &levels)
-	q.D, q.Min, q.Least = half(b), 0, [16]int16{}
-}
-
-// MXFP4: the exponent of a power of two, which is halved because levels are doubled, and 16
-// bytes of nibbles. An exponent of 255 is NaN.
-func unpackMXFP4(q *Quants, b []byte) {
-	e := uint32(b[0])
-	d := (e - 1) << 23
-	switch {
-	case e < 2:
-		d = 1 << 21 << e // subnormal
-	case e == 255:
-		d = 0x7fc00000
-	}
-	q.scaled(math.Float32frombits(d))
-	q.nibbles(b[1:])
-	q.lookUp(32, &e2m1)
 }

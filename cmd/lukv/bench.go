@@ -23,7 +23,7 @@ type benchCmd struct {
 
 	Threads   []int    `group:"model" sep:"," placeholder:"N,…" help:"Set the numbers of threads (default: all processors)."`
 	Precision []string `group:"model" sep:"," enum:"auto,bf16,f32" default:"auto" help:"Set the precision of activations in products with bf16 weights and caches: ${enum}."`
-	CPU       []string `group:"model" name:"cpu" sep:"," default:"auto" help:"Set the instruction sets: auto, all, portable, avx2, avx512, avx512bf16, neon."`
+	CPU       []string `group:"model" name:"cpu" sep:"," default:"auto" help:"Set the instruction sets: auto, all, portable, avx2, avx512, avx512vnni, avx512bf16, neon."`
 	CacheType []string `group:"model" sep:"," enum:"auto,f32,f16,bf16" default:"auto" help:"Set the types of cached keys and values: ${enum}."`
 	deviceFlags
 

@@ -35,7 +35,7 @@ type modelFlags struct {
 type runtimeFlags struct {
 	Threads    int      `group:"model" placeholder:"N" help:"Number of threads (default: all the processor offers)."`
 	Precision  string   `group:"model" enum:"auto,bf16,f32" default:"auto" help:"Activations in products with bf16 weights and caches: ${enum}."`
-	CPU        string   `group:"model" name:"cpu" default:"auto" help:"Instruction set: auto, portable, avx2, avx512, avx512bf16, neon. Results do not depend on it."`
+	CPU        string   `group:"model" name:"cpu" default:"auto" help:"Instruction set: auto, portable, avx2, avx512, avx512vnni, avx512bf16, neon. Results do not depend on it."`
 	CacheType  string   `group:"model" enum:"auto,f32,f16,bf16" default:"auto" help:"Type of cached keys and values: ${enum}."`
 	MaxContext int      `group:"model" placeholder:"N" help:"Maximum context in tokens, answer included (default: the model's)."`
 	MaxCache   byteSize `group:"model" placeholder:"SIZE" help:"Maximum cache size, such as 512MiB (default: no limit)."`

@@ -1,0 +1,10 @@
+//go:build !amd64 || purego
+
+package kernels
+
+func (c CPU) matMulInt8Asm(dst []float32, ldd int, x *int8Rows, n int, w *Matrix, lo, hi int) int {
+	return lo
+}
+
+func (c CPU) roundInt8(q []int8, x []float32) float32 { return roundInt8Portable(q, x) }
+func (c CPU) sumInt8(w *int8Row)                      { sumInt8Portable(w) }
