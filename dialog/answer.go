@@ -1,9 +1,7 @@
 package dialog
 
 import (
-	"fmt"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/lukv/lukv/tokenizer"
 )
@@ -14,16 +12,16 @@ import (
 type Answer struct {
 	tok     *tokenizer.Tokenizer
 	dec     *tokenizer.StreamDecoder
-	stops   []string
-	held    string // may be the beginning of a stop text
+	stops   *Stops
+	at      int32  // the node of stops that held ends in
+	held    []byte // may be the beginning of a stop text
 	keep    bool   // the stop text stays in the answer
 	all     strings.Builder
 	stopped bool
 }
 
-// NewAnswer returns an empty answer. It ends before the first of the stop texts,
-// which [CheckStops] accepts.
-func NewAnswer(tok *tokenizer.Tokenizer, stops []string) *Answer {
+// NewAnswer returns an empty answer, which ends before the first of the stop texts.
+func NewAnswer(tok *tokenizer.Tokenizer, stops *Stops) *Answer {
 	return &Answer{tok: tok, dec: tok.NewDecoder(true), stops: stops}
 }
 
@@ -33,21 +31,6 @@ func (a *Answer) ShowSpecial() { a.dec = a.tok.NewDecoder(false) }
 // KeepStop keeps the stop text that ends the answer as part of it. Call it before the
 // first token.
 func (a *Answer) KeepStop() { a.keep = true }
-
-// CheckStops reports stop texts that cannot be searched for: empty ones,
-// which occur everywhere, and those that are not UTF-8, which no text
-// contains.
-func CheckStops(stops []string) error {
-	for _, s := range stops {
-		switch {
-		case s == "":
-			return fmt.Errorf("the text is empty")
-		case !utf8.ValidString(s):
-			return fmt.Errorf("%q is not UTF-8", s)
-		}
-	}
-	return nil
-}
 
 // Token takes the next token and returns the text that is now certain, which
 // may be empty. Once a stop text is complete it reports true; further tokens
@@ -59,15 +42,15 @@ func (a *Answer) Token(id int32) (text string, stopped bool) {
 	return a.add(a.dec.Write(id)), a.stopped
 }
 
-// End returns what was held back. Call it once, after the last token.
+// End returns the text that was held back. Call it once, after the last token.
 func (a *Answer) End() string {
 	if a.stopped {
 		return ""
 	}
 	text := a.add(a.dec.Flush())
 	if !a.stopped {
-		a.all.WriteString(a.held)
-		text, a.held = text+a.held, ""
+		a.all.Write(a.held)
+		text, a.held = text+string(a.held), nil
 	}
 	return text
 }
@@ -78,33 +61,41 @@ func (a *Answer) Text() string { return a.all.String() }
 // Stopped reports whether a stop text has ended the answer.
 func (a *Answer) Stopped() bool { return a.stopped }
 
-// add takes text and returns the part of it, and of what was held back, that is
+// add takes text and returns the part of it, and of the text held back, that is
 // certain. The stop text that is completed first counts, or the longest of
 // those completed together, so that it does not matter how text is split into
 // pieces.
 func (a *Answer) add(text string) string {
-	a.held += text
-	start, end, hold := -1, 0, 0
-	for _, stop := range a.stops {
-		if i := strings.Index(a.held, stop); i >= 0 {
-			if e := i + len(stop); start < 0 || e < end || e == end && i < start {
-				start, end = i, e
-			}
-		}
-		for n := min(len(stop)-1, len(a.held)); n > hold; n-- {
-			if strings.HasSuffix(a.held, stop[:n]) {
-				hold = n
+	if a.stops == nil {
+		a.all.WriteString(text)
+		return text
+	}
+	sure := -1
+	for i := 0; i < len(text) && !a.stopped; i++ {
+		a.at = a.stops.step(a.at, text[i])
+		if n := int(a.stops.nodes[a.at].stop); n > 0 {
+			a.stopped = true
+			sure = len(a.held) + i + 1
+			if !a.keep {
+				sure -= n
 			}
 		}
 	}
-	if start >= 0 {
-		a.stopped = true
-		if a.keep {
-			start = end
-		}
-		text, a.held = a.held[:start], ""
+	if !a.stopped {
+		sure = len(a.held) + len(text) - int(a.stops.nodes[a.at].depth)
+	}
+	if len(a.held) == 0 { // usually: nothing of the text is copied twice
+		a.held = append(a.held, text[sure:]...)
+		text = text[:sure]
 	} else {
-		text, a.held = a.held[:len(a.held)-hold], a.held[len(a.held)-hold:]
+		a.held = append(a.held, text...)
+		text = string(a.held[:sure])
+		if sure > 0 {
+			a.held = append(a.held[:0], a.held[sure:]...)
+		}
+	}
+	if a.stopped {
+		a.held = nil
 	}
 	a.all.WriteString(text)
 	return text

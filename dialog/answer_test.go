@@ -1,7 +1,6 @@
 package dialog
 
 import (
-	"strings"
 	"testing"
 	"unicode/utf8"
 
@@ -28,7 +27,7 @@ func TestAnswerEndsBeforeStopTexts(t *testing.T) {
 		{[]string{"abcd", "bc"}, []string{"abcd"}, "a"}, // completed first
 		{[]string{"bc", "abc"}, []string{"xabc"}, "x"},  // completed together
 	} {
-		a := &Answer{stops: c.stops}
+		a := &Answer{stops: newStops(t, c.stops...)}
 		out := ""
 		for _, p := range c.parts {
 			if !a.stopped {
@@ -39,7 +38,7 @@ func TestAnswerEndsBeforeStopTexts(t *testing.T) {
 			}
 		}
 		if !a.stopped {
-			out += a.held
+			out += string(a.held)
 		}
 		assert.Equal(t, c.want, out, "%q", c.parts)
 	}
@@ -65,7 +64,11 @@ func TestAnswerTokens(t *testing.T) {
 				}
 			}
 		}
-		a := NewAnswer(tok, stops)
+		prepared, err := NewStops(stops)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := NewAnswer(tok, prepared)
 		got := ""
 		for _, id := range tok.Encode(text, tokenizer.EncodeOptions{}) {
 			piece, _ := a.Token(id)
@@ -79,12 +82,6 @@ func TestAnswerTokens(t *testing.T) {
 			t.Fatalf("%q with stops %q: got %q, stopped %v, want %q, %v", text, stops, got, a.Stopped(), want, stopped)
 		}
 	})
-}
-
-func TestCheckStops(t *testing.T) {
-	require.NoError(t, CheckStops([]string{"a", "世"}))
-	require.ErrorContains(t, CheckStops([]string{"a", ""}), "empty")
-	require.ErrorContains(t, CheckStops([]string{strings.Repeat("世", 2)[:4]}), "UTF-8")
 }
 
 // TestShowSpecial: special tokens are in the text only if asked for.

@@ -334,6 +334,10 @@ func (c *Conversation) Ask(ctx context.Context, text string, each func(text stri
 		return turn, err
 	}
 	turn.NoSystem = !strings.Contains(prompt.Text, strings.TrimSpace(c.System))
+	stops, err := NewStops(c.Stop)
+	if err != nil {
+		return turn, err
+	}
 	start, before := time.Now(), 0
 	if c.s != nil {
 		before = c.s.Stats().Tokens
@@ -348,7 +352,7 @@ func (c *Conversation) Ask(ctx context.Context, text string, each func(text stri
 	turn.Held, turn.Read, turn.ReadTime = c.s.Len(), c.s.Stats().Tokens-before, time.Since(start)
 
 	start = time.Now()
-	answer := NewAnswer(c.format.tok, c.Stop)
+	answer := NewAnswer(c.format.tok, stops)
 	err = c.answer(ctx, answer, each, &turn.New)
 	turn.AnswerTime = time.Since(start)
 	if err == nil || ctx.Err() != nil {

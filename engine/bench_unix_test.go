@@ -77,7 +77,7 @@ func BenchmarkDecode(b *testing.B) {
 				b.StopTimer()
 				streams := make([]*Stream, n)
 				for i := range streams {
-					streams[i], err = e.Submit(context.Background(), Request{Prompt: prompt, Sampling: o})
+					streams[i], err = e.Submit(within(b), Request{Prompt: prompt, Sampling: o})
 					require.NoError(b, err)
 				}
 				for _, s := range streams { // all prompts are read

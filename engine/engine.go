@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
-	"runtime"
 	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/lukv/lukv/dialog"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/tensor"
 	"github.com/lukv/lukv/tokenizer"
@@ -67,6 +67,12 @@ type Options struct {
 	// does not change answers.
 	Lookup bool
 
+	// RequestBytes bounds the memory that requests take besides their KV caches, from
+	// Submit to their end: prompts, unread events, answers, logits and samplers. 0: they
+	// share a bound with all engines of the process that have none of their own, which is a
+	// quarter of the memory that the system can give when the first of them is made.
+	RequestBytes int64
+
 	// CacheType and PageEntries are as in model.SessionOptions.
 	CacheType   tensor.Type
 	PageEntries int
@@ -101,6 +107,8 @@ func (o Options) withDefaults(positions int) (Options, error) {
 		return o, fmt.Errorf("a limit of %d bytes, want 0 or more", o.MaxBytes)
 	case o.StoreBytes < 0:
 		return o, fmt.Errorf("a store of %d bytes, want 0 or more", o.StoreBytes)
+	case o.RequestBytes < 0:
+		return o, fmt.Errorf("a bound of %d bytes on requests, expected 0 or more", o.RequestBytes)
 	case o.StoreBytes > 0 && o.Store == "":
 		return o, errors.New("a bound on a store without a folder for it")
 	case o.PrefixCacheBytes < -1:
@@ -120,10 +128,13 @@ const MostRunning = 1 << 12
 
 // Engine answers requests to a model. Close it before the model.
 type Engine struct {
-	m     *model.Model
-	tok   *tokenizer.Tokenizer
-	o     Options
-	chunk int // most tokens of a prompt in a step
+	m        *model.Model
+	tok      *tokenizer.Tokenizer
+	o        Options
+	chunk    int // most tokens of a prompt in a step
+	account  *account
+	patience time.Duration // that a stalled request has while others wait
+	verify   func(*Engine) // of tests, after each step
 
 	ctx     context.Context // for the computations
 	cancel  context.CancelFunc
@@ -138,7 +149,9 @@ type Engine struct {
 
 	// Owned by the loop.
 	running   []*job // in the order of admission
-	reserved  int64  // bytes, of all running requests
+	parked    []*job // preempted because their events are not read
+	reserved  int64  // bytes, of all running requests and of files in progress
+	detached  int64  // of these, those of files that no request waits for
 	cache     prefixCache
 	disk      *disk    // nil without Options.Store
 	pendingIO int      // file loads and writes in progress
@@ -147,13 +160,19 @@ type Engine struct {
 	pace      pace
 	turn      int // whose prompt is next
 	parts     []model.Part
-	owners    []*job    // of parts
-	replays   []*choice // answers that are recomputed, as a prompt is, since they lost their cache
-	replayed  int       // tokens in parts that recompute answers
-	draws     []*choice
+	owners    []*job      // of parts
+	replays   []*choice   // answers that are recomputed, as a prompt is, since they lost their cache
+	replayed  int         // tokens in parts that recompute answers
+	draws     []*choice   // whose logits are there, but not yet the next token
+	ready     []*choice   // scratch: those that are drawn
+	drawReady func(i int) // draws ready[i]
+	masks     sync.WaitGroup
 
 	stats counters
 }
+
+// verifySteps is what tests have engines do after each step.
+var verifySteps func(*Engine)
 
 // New returns an engine on a model. Events of a model made in memory, which has no
 // tokenizer, carry no text. The caller must close the engine.
@@ -170,9 +189,14 @@ func New(m *model.Model, o Options) (*Engine, error) {
 	}
 	e := &Engine{
 		m: m, tok: tok, o: o, chunk: 512,
-		wake: make(chan struct{}, 1), stopped: make(chan struct{}),
-		cache: prefixCache{limit: max(o.PrefixCacheBytes, 0), vocab: m.Config().Vocab, trees: map[string]*radixTree[*entry]{}, changed: o.OnPrefix},
+		wake: make(chan struct{}, 1), stopped: make(chan struct{}), patience: stallPatience, verify: verifySteps,
+		account: processAccount(),
+		cache:   prefixCache{limit: max(o.PrefixCacheBytes, 0), vocab: m.Config().Vocab, trees: map[string]*radixTree[*entry]{}, changed: o.OnPrefix},
 	}
+	if o.RequestBytes > 0 {
+		e.account = &account{limit: o.RequestBytes}
+	}
+	e.drawReady = func(i int) { e.ready[i].draw() }
 	for _, w := range m.Config().Windows {
 		e.cache.windowed = e.cache.windowed || w > 0
 	}
@@ -221,30 +245,35 @@ func (e *Engine) submit(ctx context.Context, r Request) (*Stream, error) {
 	if err := e.check(&r); err != nil {
 		return nil, err
 	}
-	r.Prompt = slices.Clone(r.Prompt) // the prefix cache may hold it longer than the caller does
 	if r.PromptOnly {
 		r.Choices = 1
 	}
 	j := &job{e: e, req: r, answerTokens: e.answerTokens(&r)}
+	var err error
+	if j.stops, err = dialog.NewStops(r.Stop); err != nil {
+		return nil, err
+	}
 	if err := j.size(); err != nil {
+		return nil, err
+	}
+	j.held = j.memory()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch {
+	case e.closing:
+		return nil, ErrClosed
+	case e.queue.n >= e.o.MaxQueue || e.queue.n > 0 && e.queue.tokens+len(r.Prompt) > e.o.MaxQueueTokens:
+		return nil, fmt.Errorf("%w: %d requests of %d tokens wait", ErrQueueFull, e.queue.n, e.queue.tokens)
+	}
+	if err := e.account.take(j.held); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	j.ctx = ctx
 	j.stream = &Stream{
-		id: r.ID, events: make(chan Event, streamRoom+echoRows+2+(1+model.MaxDrafts)*r.Choices), done: make(chan struct{}),
-		cancel: cancel, wake: e.poke, prompt: len(r.Prompt),
+		id: r.ID, events: make(chan Event, j.events()), done: make(chan struct{}), cancel: cancel, wake: e.poke, prompt: len(r.Prompt),
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	switch {
-	case e.closing:
-		cancel()
-		return nil, ErrClosed
-	case e.queue.n >= e.o.MaxQueue || e.queue.n > 0 && e.queue.tokens+len(r.Prompt) > e.o.MaxQueueTokens:
-		cancel()
-		return nil, fmt.Errorf("%w: %d requests of %d tokens wait", ErrQueueFull, e.queue.n, e.queue.tokens)
-	}
+	j.req.Prompt = slices.Clone(r.Prompt) // the prefix cache may hold it longer than the caller does
 	context.AfterFunc(ctx, e.poke)
 	j.arrived = time.Now()
 	e.queue.push(j)
@@ -295,12 +324,17 @@ func (e *Engine) loop() {
 	for {
 		over := e.receive()
 		if over {
+			e.masks.Wait()
 			e.storeCached()
 			e.cache.close()
 			e.disk.close()
 			return
 		}
-		if !e.step() {
+		worked := e.step()
+		if e.verify != nil {
+			e.verify(e)
+		}
+		if !worked {
 			<-e.wake
 		}
 	}
@@ -324,10 +358,18 @@ func (e *Engine) receive() bool {
 			e.finish(j, err)
 		}
 	}
+	e.parked = slices.DeleteFunc(e.parked, func(j *job) bool {
+		err := e.cancelled(j)
+		if err != nil {
+			e.finish(j, err)
+		}
+		return err != nil
+	})
+	e.unpark()
 	e.admit()
-	e.stats.waiting.Store(int64(e.queue.n))
+	e.stats.waiting.Store(int64(e.queue.n + len(e.parked)))
 	e.stats.running.Store(int64(len(e.running)))
-	return e.closing && e.queue.n == 0 && len(e.running) == 0 && e.pendingIO == 0
+	return e.closing && e.queue.n == 0 && len(e.running)+len(e.parked) == 0 && e.pendingIO == 0
 }
 
 // cancelled returns the cause if a request or the engine was cancelled, nil otherwise.
@@ -345,10 +387,13 @@ func (e *Engine) cancelled(j *job) error {
 func (e *Engine) admit() {
 	for {
 		j := e.queue.front()
-		if j == nil || e.width()+j.req.Choices > e.o.MaxRunning && len(e.running) > 0 {
+		if j == nil {
 			return
 		}
-		if !e.fits(j) {
+		if e.width()+j.req.Choices > e.o.MaxRunning && len(e.running) > 0 || !e.fits(j) {
+			if e.park() {
+				continue
+			}
 			return
 		}
 		e.queue.pop()
@@ -385,6 +430,11 @@ func (e *Engine) width() int {
 	n := 0
 	for _, j := range e.running {
 		n += j.req.Choices
+		for _, c := range j.choices {
+			if c.done {
+				n--
+			}
+		}
 	}
 	return n
 }
@@ -428,6 +478,8 @@ func (e *Engine) leave(j *job) {
 	if i := slices.Index(e.running, j); i >= 0 {
 		e.running = slices.Delete(e.running, i, i+1)
 	}
+	e.draws = slices.DeleteFunc(e.draws, func(c *choice) bool { return c.j == j })
+	j.stalledAt = time.Time{}
 	e.away(j)
 	j.free()
 	e.release(j)
@@ -449,6 +501,7 @@ func (e *Engine) finish(j *job, err error) {
 		}
 	}
 	e.stats.ended(j, err)
+	e.account.give(j.held)
 	j.stream.end(err)
 }
 
@@ -551,6 +604,3 @@ func (e *Engine) Stats() Stats {
 		Drafted: c.drafted.Load(), Accepted: c.accepted.Load(),
 	}
 }
-
-// workers returns the number of goroutines that draw n tokens.
-func workers(n int) int { return min(n, runtime.GOMAXPROCS(0)) }

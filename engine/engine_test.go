@@ -35,7 +35,15 @@ func TestMain(m *testing.M) {
 	if flag.Lookup("test.bench").Value.String() == "" { // checking every change would be measured, too
 		os.Setenv("LUKV_CHECK", "1")
 	}
+	verifySteps = verify
 	os.Exit(m.Run())
+}
+
+// within returns a context for a test's requests, which end in minutes if the engine hangs.
+func within(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeoutCause(context.Background(), 3*time.Minute, errors.New("no answer in three minutes"))
+	t.Cleanup(cancel)
+	return ctx
 }
 
 func openModel(t testing.TB, opts ...model.Option) *model.Model {
@@ -48,7 +56,12 @@ func openModel(t testing.TB, opts ...model.Option) *model.Model {
 func newEngine(t testing.TB, m *model.Model, o Options) *Engine {
 	e, err := New(m, o)
 	require.NoError(t, err)
-	t.Cleanup(func() { e.Close() })
+	t.Cleanup(func() {
+		// An engine that cannot even be closed ends the tests, with all stacks.
+		hung := time.AfterFunc(3*time.Minute, func() { panic(t.Name() + ": the engine does not close") })
+		defer hung.Stop()
+		e.Close()
+	})
 	return e
 }
 
@@ -56,7 +69,7 @@ func newEngine(t testing.TB, m *model.Model, o Options) *Engine {
 // is submitted before that is there together.
 func occupy(t testing.TB, e *Engine) (s *Stream, release func()) {
 	reached, released := make(chan struct{}), make(chan struct{})
-	s, err := e.Submit(t.Context(), Request{
+	s, err := e.Submit(within(t), Request{
 		Prompt: []int32{1, 2, 3}, Sampling: model.Sampling{MaxTokens: 1},
 		Inspect: func(*model.Session) { close(reached); <-released },
 	})
@@ -145,7 +158,9 @@ func alone(t testing.TB, m *model.Model, r Request) *outcome {
 		sampler, err := m.NewSampler(r.Sampling, i)
 		require.NoError(t, err)
 		sampler.Start(r.Prompt)
-		a := dialog.NewAnswer(tok, r.Stop)
+		stops, err := dialog.NewStops(r.Stop)
+		require.NoError(t, err)
+		a := dialog.NewAnswer(tok, stops)
 		limit := r.Sampling.MaxTokens
 		if limit == 0 {
 			limit = m.Config().MaxPositions - len(r.Prompt)
@@ -245,7 +260,7 @@ func TestAnswersDoNotDependOnNeighbours(t *testing.T) {
 				for i, r := range requests {
 					wg.Go(func() {
 						time.Sleep(time.Duration(rand.IntN(30)) * time.Millisecond)
-						s, err := e.Submit(context.Background(), r)
+						s, err := e.Submit(within(t), r)
 						if err != nil {
 							t.Errorf("%s: %v", r.ID, err)
 							return
@@ -300,7 +315,7 @@ func TestPreemption(t *testing.T) {
 	e := newEngine(t, m, Options{MaxBytes: 13 * need.Peak / 5})
 	var streams []*Stream
 	for _, r := range requests {
-		s, err := e.Submit(context.Background(), r)
+		s, err := e.Submit(within(t), r)
 		require.NoError(t, err)
 		streams = append(streams, s)
 	}
@@ -342,7 +357,7 @@ func TestPreemptedWithItsPromptCached(t *testing.T) {
 		}
 		return nil, nil
 	}
-	s, err := e.Submit(t.Context(), r)
+	s, err := e.Submit(within(t), r)
 	require.NoError(t, err)
 	got := collect(t, s, 1)
 	require.True(t, equal(got, want), "found %v, expected %v", got, want)
@@ -357,7 +372,7 @@ func TestPrefixCache(t *testing.T) {
 	tokens, contexts := prompts(t, m, 2)
 	e := newEngine(t, m, Options{MaxBytes: 64 << 20})
 	ask := func(r Request) (*outcome, Usage) {
-		s, err := e.Submit(context.Background(), r)
+		s, err := e.Submit(within(t), r)
 		require.NoError(t, err)
 		out := collect(t, s, 1)
 		require.True(t, equal(out, alone(t, m, r)), "%v", r.Prompt[:3])
@@ -423,7 +438,7 @@ func TestPrefixCache(t *testing.T) {
 	require.LessOrEqual(t, st.PrefixCacheBytes+st.ReservedBytes, st.MaxBytes)
 	none := newEngine(t, m, Options{MaxBytes: 64 << 20, PrefixCacheBytes: -1})
 	for range 2 {
-		s, err := none.Submit(context.Background(), plain)
+		s, err := none.Submit(within(t), plain)
 		require.NoError(t, err)
 		collect(t, s, 1)
 		require.Zero(t, s.Usage().Cached)
@@ -495,7 +510,7 @@ func TestPromptOnlyTakesNoRoomForAnswers(t *testing.T) {
 	e := newEngine(t, m, Options{MaxBytes: need.Peak, MaxRunning: 2})
 	for _, n := range []int{0, 200} {
 		r := Request{Prompt: tokens[0], PromptOnly: true, Echo: true, Choices: 3, Sampling: model.Sampling{MaxTokens: n}}
-		s, err := e.Submit(t.Context(), r)
+		s, err := e.Submit(within(t), r)
 		require.NoError(t, err)
 		require.Equal(t, tokens[0], collect(t, s, 3).echo)
 		require.Equal(t, need.Peak, e.Stats().PeakBytes)
@@ -508,7 +523,7 @@ func TestPromptThatFillsTheContext(t *testing.T) {
 	tokens, _ := prompts(t, m, 1)
 	e := newEngine(t, m, Options{MaxTokens: len(tokens[0])})
 	for range 2 {
-		s, err := e.Submit(t.Context(), Request{Prompt: tokens[0], Choices: 2})
+		s, err := e.Submit(within(t), Request{Prompt: tokens[0], Choices: 2})
 		require.NoError(t, err)
 		out := collect(t, s, 2)
 		require.Equal(t, []model.FinishReason{model.FinishLength, model.FinishLength}, out.finish)
@@ -527,19 +542,21 @@ func TestChoicesThatCompressWhileDecoding(t *testing.T) {
 		{Mode: "h2o", TargetSize: len(tokens[0]) - 20},
 		{Mode: "periodic", TargetSize: len(tokens[0]) - 20, Interval: 2, Metric: &lukv.MetricConfig{Name: "keydiff"}},
 	} {
-		e := newEngine(t, m, Options{MaxBytes: 256 << 20, PageEntries: 16})
 		var most atomic.Int64
+		verifyWith(t, func(e *Engine) {
+			verify(e)
+			for _, j := range e.running {
+				if s := j.choices[0].session; s != nil {
+					most.Store(max(most.Load(), s.Cache().PoolStats().Bytes))
+				}
+			}
+		})
+		e := newEngine(t, m, Options{MaxBytes: 256 << 20, PageEntries: 16})
 		r := Request{
 			Prompt: tokens[0], Context: contexts[0], Policy: &lukv.Policy{Decode: d}, Choices: 6,
 			Sampling: model.Sampling{MaxTokens: 20, Temperature: 1, IgnoreEOS: true},
-			Mask: func(_ context.Context, choice int, answer []int32) ([]uint64, error) {
-				if choice == 5 { // the last to be drawn
-					most.Store(max(most.Load(), e.running[0].choices[0].session.Cache().PoolStats().Bytes))
-				}
-				return slices.Repeat([]uint64{math.MaxUint64}, 40), nil
-			},
 		}
-		s, err := e.Submit(t.Context(), r)
+		s, err := e.Submit(within(t), r)
 		require.NoError(t, err)
 		collect(t, s, 6)
 		require.NoError(t, e.Close())
@@ -566,7 +583,7 @@ func TestProtected(t *testing.T) {
 	e := newEngine(t, m, Options{MaxBytes: 64 << 20, Store: dir})
 	cached := func(r Request) int {
 		t.Helper()
-		s, err := e.Submit(context.Background(), r)
+		s, err := e.Submit(within(t), r)
 		require.NoError(t, err)
 		require.True(t, equal(collect(t, s, 1), alone(t, m, r)))
 		return s.Usage().Cached
@@ -621,7 +638,7 @@ func TestProtected(t *testing.T) {
 	cached(request(0))
 	require.Equal(t, need.Peak, e.Stats().PeakBytes)
 	small := newEngine(t, m, Options{MaxBytes: need.Peak - 1})
-	_, err = small.Submit(context.Background(), first)
+	_, err = small.Submit(within(t), first)
 	var large *TooLargeError
 	require.ErrorAs(t, err, &large)
 	require.Equal(t, need.Peak, large.Needed)
@@ -639,7 +656,7 @@ func TestEcho(t *testing.T) {
 			if policy != nil {
 				r.Context = contexts[0]
 			}
-			s, err := e.Submit(context.Background(), r)
+			s, err := e.Submit(within(t), r)
 			require.NoError(t, err)
 			got := collect(t, s, 1)
 			require.Equal(t, r.Prompt[r.Context:], got.echo)
@@ -659,7 +676,7 @@ func TestEcho(t *testing.T) {
 			require.True(t, equal(got, alone(t, m, r)))
 		}
 	}
-	s, err := e.Submit(context.Background(), Request{Prompt: tokens[0], PromptOnly: true, Echo: true, Sampling: model.Sampling{LogProbs: true}})
+	s, err := e.Submit(within(t), Request{Prompt: tokens[0], PromptOnly: true, Echo: true, Sampling: model.Sampling{LogProbs: true}})
 	require.NoError(t, err)
 	got := collect(t, s, 1)
 	require.Len(t, got.echo, len(tokens[0]))
@@ -672,7 +689,7 @@ func TestEndsAndMasks(t *testing.T) {
 	tokens, _ := prompts(t, m, 1)
 	e := newEngine(t, m, Options{})
 	r := Request{Prompt: tokens[0], Sampling: model.Sampling{YieldEnd: true, LogProbs: true}}
-	s, err := e.Submit(context.Background(), r)
+	s, err := e.Submit(within(t), r)
 	require.NoError(t, err)
 	got := collect(t, s, 1)
 	ids := got.ids[0]
@@ -690,7 +707,7 @@ func TestEndsAndMasks(t *testing.T) {
 		}
 		return mask, nil
 	}
-	s, err = e.Submit(context.Background(), r)
+	s, err = e.Submit(within(t), r)
 	require.NoError(t, err)
 	var last error
 	n := 0
@@ -710,7 +727,7 @@ func TestEndsAndMasks(t *testing.T) {
 		}
 		return mask, nil
 	}
-	s, err = e.Submit(context.Background(), r)
+	s, err = e.Submit(within(t), r)
 	require.NoError(t, err)
 	got = collect(t, s, 2)
 	for i := range 2 {
@@ -803,15 +820,15 @@ func TestQueueIsBoundedAndFair(t *testing.T) {
 	tokens, _ := prompts(t, m, 1)
 	e := newEngine(t, m, Options{MaxRunning: 1, MaxQueue: 2})
 	long := Request{Prompt: tokens[0], Sampling: model.Sampling{IgnoreEOS: true}}
-	s, err := e.Submit(context.Background(), long)
+	s, err := e.Submit(within(t), long)
 	require.NoError(t, err)
 	_, err = s.Next(context.Background()) // it runs
 	require.NoError(t, err)
 	for range 2 {
-		_, err := e.Submit(context.Background(), long)
+		_, err := e.Submit(within(t), long)
 		require.NoError(t, err)
 	}
-	_, err = e.Submit(context.Background(), long)
+	_, err = e.Submit(within(t), long)
 	require.ErrorIs(t, err, ErrQueueFull)
 	require.EqualValues(t, 2, e.Stats().Waiting)
 }
@@ -823,12 +840,12 @@ func TestSlowReader(t *testing.T) {
 	tokens, _ := prompts(t, m, 1)
 	e := newEngine(t, m, Options{})
 	r := Request{Prompt: tokens[0], Choices: 2, Sampling: model.Sampling{IgnoreEOS: true, MaxTokens: 200, Temperature: 1}}
-	slow, err := e.Submit(context.Background(), r)
+	slow, err := e.Submit(within(t), r)
 	require.NoError(t, err)
 	for range 3 {
 		quick := r
 		quick.Choices = 1
-		s, err := e.Submit(context.Background(), quick)
+		s, err := e.Submit(within(t), quick)
 		require.NoError(t, err)
 		require.Len(t, collect(t, s, 1).ids[0], 200)
 	}
@@ -842,7 +859,7 @@ func TestDrain(t *testing.T) {
 	e := newEngine(t, m, Options{MaxRunning: 1})
 	var streams []*Stream
 	for range 3 {
-		s, err := e.Submit(context.Background(), Request{Prompt: tokens[0], Sampling: model.Sampling{MaxTokens: 5, IgnoreEOS: true}})
+		s, err := e.Submit(within(t), Request{Prompt: tokens[0], Sampling: model.Sampling{MaxTokens: 5, IgnoreEOS: true}})
 		require.NoError(t, err)
 		streams = append(streams, s)
 	}
@@ -851,7 +868,7 @@ func TestDrain(t *testing.T) {
 		require.Len(t, collect(t, s, 1).ids[0], 5)
 	}
 	e = newEngine(t, m, Options{})
-	s, err := e.Submit(context.Background(), Request{Prompt: tokens[0], Sampling: model.Sampling{IgnoreEOS: true}})
+	s, err := e.Submit(within(t), Request{Prompt: tokens[0], Sampling: model.Sampling{IgnoreEOS: true}})
 	require.NoError(t, err)
 	over, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -946,7 +963,7 @@ func TestProgress(t *testing.T) {
 	prompt := slices.Concat(slices.Concat(tokens...), tokens[0], tokens[1])
 	e := newEngine(t, m, Options{})
 	// An echo that nobody reads pauses the prompt.
-	s, err := e.Submit(t.Context(), Request{Prompt: prompt, PromptOnly: true, Echo: true, Sampling: model.Sampling{LogProbs: true}})
+	s, err := e.Submit(within(t), Request{Prompt: prompt, PromptOnly: true, Echo: true, Sampling: model.Sampling{LogProbs: true}})
 	require.NoError(t, err)
 	before := 0.0
 	for i := range prompt {
@@ -966,7 +983,7 @@ func TestProgress(t *testing.T) {
 
 	// The same for a prompt that is computed layer by layer.
 	policy := &lukv.Policy{Ratio: 0.5, Metric: lukv.MetricConfig{Name: "knorm"}}
-	s, err = e.Submit(t.Context(), Request{Prompt: prompt, Context: len(prompt), Policy: policy, PromptOnly: true})
+	s, err = e.Submit(within(t), Request{Prompt: prompt, Context: len(prompt), Policy: policy, PromptOnly: true})
 	require.NoError(t, err)
 	for before = 0; before < 1; before = s.Progress() {
 		require.GreaterOrEqual(t, s.Progress(), before)
@@ -983,7 +1000,7 @@ func TestLongAnswersOfACompressedPrompt(t *testing.T) {
 	const context, all = 700, 1500
 	e := newEngine(t, m, Options{MaxBytes: 1 << 30, MaxTokens: all})
 	p := &lukv.Policy{Ratio: 0.9, Metric: lukv.MetricConfig{Name: "knorm"}, Allocator: lukv.AllocatorConfig{Name: "global"}}
-	s, err := e.Submit(t.Context(), Request{Prompt: prompt[:context+5], Policy: p, Context: context, Sampling: model.Sampling{IgnoreEOS: true}})
+	s, err := e.Submit(within(t), Request{Prompt: prompt[:context+5], Policy: p, Context: context, Sampling: model.Sampling{IgnoreEOS: true}})
 	require.NoError(t, err)
 	collect(t, s, 1)
 	need, err := m.CacheNeed(model.SessionOptions{Compression: p}, model.Lengths{Context: context, Rest: all - context})
@@ -1002,7 +1019,7 @@ func TestPromptBelongsToTheCaller(t *testing.T) {
 	r := Request{Prompt: buf, Sampling: model.Sampling{MaxTokens: 8, LogProbs: true, IgnoreEOS: true}}
 	for _, p := range tokens {
 		copy(buf[1:], p[1:n]) // texts begin alike
-		s, err := e.Submit(t.Context(), r)
+		s, err := e.Submit(within(t), r)
 		require.NoError(t, err)
 		require.True(t, equal(collect(t, s, 1), alone(t, m, r)))
 		require.Less(t, s.Usage().Cached, n)
@@ -1026,12 +1043,12 @@ func TestReplaysAreLimited(t *testing.T) {
 		}
 		return nil, nil
 	}
-	other, err := e.Submit(t.Context(), Request{Prompt: tokens[0][:20], Sampling: model.Sampling{MaxTokens: 400, IgnoreEOS: true}, Mask: func(context.Context, int, []int32) ([]uint64, error) {
+	other, err := e.Submit(within(t), Request{Prompt: tokens[0][:20], Sampling: model.Sampling{MaxTokens: 400, IgnoreEOS: true}, Mask: func(context.Context, int, []int32) ([]uint64, error) {
 		most = max(most, e.replayed) // the loop waits for this
 		return nil, nil
 	}})
 	require.NoError(t, err)
-	s, err := e.Submit(t.Context(), r)
+	s, err := e.Submit(within(t), r)
 	require.NoError(t, err)
 	var wg sync.WaitGroup
 	wg.Go(func() { collect(t, other, 1) })

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"slices"
+	"sort"
 	"time"
 
 	"github.com/lukv/lukv/dialog"
@@ -45,6 +46,12 @@ type job struct {
 
 	choices []*choice
 	echoed  int // tokens of the prompt sent so far
+
+	stops *dialog.Stops
+	held  int64 // bytes taken from the account
+
+	stalledAt time.Time // when its answers paused because its events were not read; zero: they did not
+	masks     masks
 }
 
 // choice is one answer of a request.
@@ -64,7 +71,13 @@ type choice struct {
 	finish  model.FinishReason // of an answer that is done
 
 	events []Event // of the step
+	again  bool    // the step has the logits after the last token, too
 	err    error
+
+	// mask is what Request.Mask has returned for the next token.
+	mask      []uint64
+	maskErr   error
+	maskState maskState
 }
 
 // growTokens is the number of tokens that an answer without a bound is given room for at
@@ -154,17 +167,20 @@ func (j *job) fittingRatio(answer int) float64 {
 	if j.req.Policy == nil {
 		return 0
 	}
-	for percent := 1; percent < 100; percent++ {
+	// The need never grows with the ratio.
+	percent := 1 + sort.Search(99, func(i int) bool {
 		p := *j.req.Policy
 		p.BudgetTokens, p.BudgetBytes = 0, 0
-		p.Ratio = float64(percent) / 100
-		try := *j
+		p.Ratio = float64(i+1) / 100
+		try := job{e: j.e, req: j.req}
 		try.req.Policy = &p
-		if n, err := try.bytes(answer); err == nil && n <= j.e.o.MaxBytes {
-			return p.Ratio
-		}
+		n, err := try.bytes(answer)
+		return err == nil && n <= j.e.o.MaxBytes
+	})
+	if percent == 100 {
+		return 0
 	}
-	return 0
+	return float64(percent) / 100
 }
 
 // start gives an admitted request a session: with what was kept of its prompt, or empty.
@@ -174,7 +190,7 @@ func (j *job) start() error {
 		for i := range j.req.Choices {
 			c := &choice{j: j, index: i}
 			if j.e.tok != nil {
-				if c.text = dialog.NewAnswer(j.e.tok, j.req.Stop); j.req.ShowSpecial {
+				if c.text = dialog.NewAnswer(j.e.tok, j.stops); j.req.ShowSpecial {
 					c.text.ShowSpecial()
 				}
 				if j.req.KeepStop {
@@ -187,6 +203,7 @@ func (j *job) start() error {
 			}
 			c.sampler.Start(j.req.Prompt)
 			j.choices = append(j.choices, c)
+			c.askMask()
 		}
 	}
 	j.tried = false

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"context"
 	"sync"
 	"testing"
 
@@ -27,7 +26,7 @@ func TestLookup(t *testing.T) {
 		out := make([]*outcome, n)
 		var wg sync.WaitGroup
 		for i, r := range requests {
-			s, err := e.Submit(context.Background(), r)
+			s, err := e.Submit(within(t), r)
 			require.NoError(t, err)
 			wg.Go(func() { out[i] = collect(t, s, max(1, r.Choices)) })
 		}

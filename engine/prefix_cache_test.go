@@ -31,7 +31,7 @@ func TestPrefixCacheCountsEverything(t *testing.T) {
 		}
 	}})
 	for i := range 2 * fit {
-		s, err := e.Submit(t.Context(), Request{Prompt: tokens[0][i : i+n], PromptOnly: true})
+		s, err := e.Submit(within(t), Request{Prompt: tokens[0][i : i+n], PromptOnly: true})
 		require.NoError(t, err)
 		collect(t, s, 1)
 		require.Equal(t, min(1+i, fit), kept)
@@ -56,7 +56,7 @@ func TestOldestKeptIsContinued(t *testing.T) {
 				require.LessOrEqual(t, e.reserved+e.cache.bytes, need.Peak)
 				require.LessOrEqual(t, arena.Live(), e.reserved+e.cache.bytes)
 			}
-			s, err := e.Submit(t.Context(), r)
+			s, err := e.Submit(within(t), r)
 			require.NoError(t, err)
 			require.True(t, equal(collect(t, s, 1), want))
 			return s.Usage().Cached
@@ -105,7 +105,7 @@ func TestPrefixEvents(t *testing.T) {
 	}})
 	ask := func(r Request) {
 		r.Sampling.MaxTokens = 1
-		s, err := e.Submit(t.Context(), r)
+		s, err := e.Submit(within(t), r)
 		require.NoError(t, err)
 		collect(t, s, 1)
 	}

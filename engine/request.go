@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/lukv/lukv/dialog"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
 )
@@ -139,9 +138,6 @@ func (e *Engine) check(r *Request) error {
 	}
 	if e.tok == nil && len(r.Stop) > 0 {
 		return errors.New("stop texts, but the model has no tokenizer")
-	}
-	if err := dialog.CheckStops(r.Stop); err != nil {
-		return fmt.Errorf("stop text: %w", err)
 	}
 	return r.Sampling.Validate()
 }

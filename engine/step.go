@@ -4,8 +4,6 @@ import (
 	"errors"
 	"io"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/lukv/lukv/kernels"
@@ -23,9 +21,7 @@ func (e *Engine) step() bool {
 	layered, taken := e.addPrompts(budget)
 	taken += e.replayed
 	if len(e.parts) == 0 && layered == nil {
-		drew := len(e.draws) > 0
-		e.drawAll()
-		return drew
+		return e.drawAll()
 	}
 	if len(e.parts) > 0 {
 		start := time.Now()
@@ -46,11 +42,11 @@ func (e *Engine) step() bool {
 
 // gather collects the answers that can continue.
 func (e *Engine) gather() {
-	e.draws = e.draws[:0]
 	for again := true; again; {
 		again = false
 		e.parts, e.owners, e.replays, e.replayed = e.parts[:0], e.owners[:0], e.replays[:0], 0
 		for _, j := range e.running {
+			e.noteStall(j)
 			if j.session == nil && !j.over() && j.room() > 0 && !e.gatherJob(j) {
 				again = true // a request lost its cache or failed: start over
 				break
@@ -329,29 +325,23 @@ func (e *Engine) read(j *job) {
 }
 
 // drawAll draws the next tokens of every answer that is ready, in parallel, and sends
-// the events.
-func (e *Engine) drawAll() {
-	if n := workers(len(e.draws)); n > 1 {
-		var next atomic.Int64
-		var wg sync.WaitGroup
-		for range n {
-			wg.Go(func() {
-				for {
-					i := int(next.Add(1)) - 1
-					if i >= len(e.draws) {
-						return
-					}
-					e.draws[i].draw()
-				}
-			})
-		}
-		wg.Wait()
-	} else {
-		for _, c := range e.draws {
-			c.draw()
+// the events. It reports whether there were any.
+func (e *Engine) drawAll() bool {
+	ready, rest := e.ready[:0], e.draws[:0]
+	for _, c := range e.draws {
+		if c.ready() {
+			ready = append(ready, c)
+		} else {
+			rest = append(rest, c)
 		}
 	}
-	for _, c := range e.draws {
+	e.ready, e.draws = ready, rest
+	if n := len(ready); n > 1 {
+		e.m.Parallel(n, e.drawReady)
+	} else if n == 1 {
+		ready[0].draw()
+	}
+	for _, c := range ready {
 		j := c.j
 		if !slices.Contains(e.running, j) {
 			continue // another choice of it failed
@@ -359,28 +349,45 @@ func (e *Engine) drawAll() {
 		for _, event := range c.events {
 			j.stream.events <- event
 		}
-		if c.err != nil {
+		switch {
+		case c.err != nil:
 			e.fail(j, c.err)
-			continue
-		}
-		if c.done {
+		case c.done:
 			c.free()
+		case c.again:
+			c.again = false
+			e.draws = append(e.draws, c)
+			c.askMask()
+		default:
+			c.askMask()
 		}
 	}
-	for _, c := range e.draws {
+	for _, c := range ready {
 		if c.j.over() && slices.Contains(e.running, c.j) {
 			e.leave(c.j)
 			e.finish(c.j, nil)
 		}
 	}
-	e.draws = e.draws[:0]
+	drew := len(ready) > 0
+	clear(ready) // they would keep requests alive
+	return drew
 }
 
-// draw draws the next token, and those after it that the step has computed ahead.
+// ready reports whether the next token of an answer, whose logits are there, can be drawn:
+// its mask is there, and events are read.
+func (c *choice) ready() bool {
+	return (c.maskState == maskReady || !c.masked()) && c.j.room() > 0
+}
+
+// draw draws the next token, and those after it that the step has computed ahead. Each of
+// these has to wait for its mask, if there is one.
 func (c *choice) draw() {
 	c.events = c.events[:0]
 	for c.drawOne() && c.session.Follow(c.answer[len(c.answer)-1]) {
 		c.fed++
+		if c.again = c.masked(); c.again {
+			return
+		}
 	}
 }
 
@@ -395,7 +402,8 @@ func (c *choice) drawOne() bool {
 	}
 	var mask []uint64
 	if j.req.Mask != nil {
-		mask, c.err = j.req.Mask(j.ctx, c.index, c.answer)
+		mask, c.err = c.mask, c.maskErr
+		c.mask, c.maskErr, c.maskState = nil, nil, maskNone
 		if c.err == io.EOF {
 			c.err, c.events = nil, append(c.events, Event{Choice: c.index})
 			c.end(&c.events[len(c.events)-1], model.FinishStop)

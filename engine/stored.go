@@ -85,7 +85,7 @@ func (e *Engine) loaded(l *load, saved, asked *model.Session, err error) {
 	if l.file.load == l { // otherwise it was cancelled
 		l.file.load = nil
 	}
-	e.give(l.held)
+	e.giveDetached(l.held)
 	switch {
 	case errors.Is(err, context.Canceled): // nobody waits any more
 	case err != nil && passing(err):
@@ -138,6 +138,7 @@ func (e *Engine) away(j *job) {
 			l.jobs = slices.Delete(l.jobs, i, i+1)
 		}
 		l.held += j.reserved
+		e.detached += j.reserved
 		j.reserved = 0
 		if len(l.jobs) == 0 {
 			l.file.load = nil // who comes now loads it again
@@ -147,6 +148,7 @@ func (e *Engine) away(j *job) {
 	if w := j.write; w != nil {
 		j.write, w.job = nil, nil
 		w.held += j.reserved
+		e.detached += j.reserved
 		j.reserved = 0
 	}
 }
@@ -155,6 +157,12 @@ func (e *Engine) away(j *job) {
 func (e *Engine) give(n int64) {
 	e.reserved -= n
 	e.stats.reserved.Store(e.reserved)
+}
+
+// giveDetached gives back bytes that were reserved for a file which no request waits for.
+func (e *Engine) giveDetached(n int64) {
+	e.detached -= n
+	e.give(n)
 }
 
 // waitForFiles waits until a load or a write is over, which may free bytes.
@@ -220,6 +228,7 @@ func (e *Engine) persist(j *job) bool {
 	} else {
 		w.background, e.writing = true, true
 		e.reserved += w.held
+		e.detached += w.held
 		e.stats.reserved.Store(e.reserved)
 	}
 	e.pendingIO++
@@ -259,7 +268,7 @@ func (e *Engine) written(w *write, err error) {
 		e.writing = false
 	}
 	w.session.Close()
-	e.give(w.held)
+	e.giveDetached(w.held)
 	e.disk.pending -= w.file.bytes
 	e.store(w.file, err)
 	e.startWrites()

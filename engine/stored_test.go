@@ -44,7 +44,7 @@ func TestStore(t *testing.T) {
 	plain := Request{Prompt: tokens[1], Sampling: answer}
 	want := map[bool]*outcome{true: alone(t, m, question), false: alone(t, m, plain)}
 	submit := func(e *Engine, r Request) (*outcome, Usage) {
-		s, err := e.Submit(context.Background(), r)
+		s, err := e.Submit(within(t), r)
 		require.NoError(t, err)
 		return collect(t, s, 1), s.Usage()
 	}
@@ -174,7 +174,7 @@ func TestStoreBoundWhileWriting(t *testing.T) {
 		return r
 	}
 	e := newEngine(t, m, Options{Store: dir})
-	s, err := e.Submit(t.Context(), request(0))
+	s, err := e.Submit(within(t), request(0))
 	require.NoError(t, err)
 	collect(t, s, 1)
 	one := e.Stats().StoredBytes
@@ -204,7 +204,7 @@ func TestStoreBoundWhileWriting(t *testing.T) {
 	_, release := occupy(t, e)
 	var streams []*Stream
 	for i := range n {
-		s, err := e.Submit(t.Context(), request(1+i))
+		s, err := e.Submit(within(t), request(1+i))
 		require.NoError(t, err)
 		streams = append(streams, s)
 	}
@@ -248,7 +248,7 @@ func TestStoredStaysWithoutMemory(t *testing.T) {
 	dir := t.TempDir()
 	r := Request{Prompt: tokens[0], PromptOnly: true}
 	ask := func(e *Engine) (cached int, err error) {
-		s, err := e.Submit(t.Context(), r)
+		s, err := e.Submit(within(t), r)
 		require.NoError(t, err)
 		for _, err = range s.Events() {
 		}
@@ -302,7 +302,7 @@ func TestStoreAcrossInstructionSets(t *testing.T) {
 		m := openModel(t, model.WithCPU(cpu), model.WithThreads(2))
 		e := newEngine(t, m, Options{MaxBytes: 64 << 20, Store: dir})
 		ask := func(k int) (cached int) {
-			s, err := e.Submit(context.Background(), request(k))
+			s, err := e.Submit(within(t), request(k))
 			require.NoError(t, err)
 			require.True(t, equal(collect(t, s, 1), want[k]), "%v: request %d", cpu, k)
 			return s.Usage().Cached
@@ -388,7 +388,7 @@ func restarts(t *testing.T, m *model.Model, requests []Request) {
 		now := e
 		mu.RUnlock()
 		r := requests[i]
-		s, err := now.Submit(context.Background(), r)
+		s, err := now.Submit(within(t), r)
 		if rand.IntN(2) == 0 {
 			now.post(func() { preemptLast(now) })
 		}
@@ -472,7 +472,7 @@ func TestPreemptedWhileCompressing(t *testing.T) {
 				}
 				return nil, nil
 			}
-			s, err := e.Submit(context.Background(), r)
+			s, err := e.Submit(within(t), r)
 			require.NoError(t, err)
 			got := collect(t, s, 1)
 			require.True(t, equal(got, want), "found %v, expected %v", got, want)
@@ -518,7 +518,7 @@ func TestForgetStored(t *testing.T) {
 	stored, err := e.StoredPrefix(document)
 	require.NoError(t, err)
 	for _, r := range []Request{document, question, salted} {
-		s, err := e.Submit(t.Context(), r)
+		s, err := e.Submit(within(t), r)
 		require.NoError(t, err)
 		collect(t, s, 1)
 	}
@@ -532,7 +532,7 @@ func TestForgetStored(t *testing.T) {
 	e = newEngine(t, m, o)
 	for r, want := range map[*Request]int{&salted: len(document.Prompt), &question: 0} {
 		ask := *r
-		s, err := e.Submit(t.Context(), ask)
+		s, err := e.Submit(within(t), ask)
 		require.NoError(t, err)
 		collect(t, s, 1)
 		require.Equal(t, want, s.Usage().Cached)
@@ -553,7 +553,7 @@ func TestContextIsCompressedBehindAStoredFront(t *testing.T) {
 	o := Options{MaxBytes: 64 << 20, Store: t.TempDir()}
 	const front = 20
 	e := newEngine(t, m, o)
-	s, err := e.Submit(t.Context(), Request{Prompt: tokens[0][:front], PromptOnly: true})
+	s, err := e.Submit(within(t), Request{Prompt: tokens[0][:front], PromptOnly: true})
 	require.NoError(t, err)
 	collect(t, s, 1)
 	require.NoError(t, e.Close())
@@ -562,7 +562,7 @@ func TestContextIsCompressedBehindAStoredFront(t *testing.T) {
 		Policy: &lukv.Policy{Ratio: 0.5, Metric: lukv.MetricConfig{Name: "keydiff"}},
 	}
 	e = newEngine(t, m, o)
-	s, err = e.Submit(t.Context(), r)
+	s, err = e.Submit(within(t), r)
 	require.NoError(t, err)
 	require.True(t, equal(collect(t, s, 1), alone(t, m, r)))
 	require.Equal(t, front, s.Usage().Cached)
@@ -587,7 +587,7 @@ func TestQuestionIsReadWhileItsFileLoads(t *testing.T) {
 		return r
 	}
 	e := newEngine(t, m, o)
-	s, err := e.Submit(t.Context(), document)
+	s, err := e.Submit(within(t), document)
 	require.NoError(t, err)
 	collect(t, s, 1)
 	require.NoError(t, e.Close())
@@ -601,7 +601,7 @@ func TestQuestionIsReadWhileItsFileLoads(t *testing.T) {
 			}
 			var streams []*Stream
 			for i := range 1 + others {
-				s, err := e.Submit(t.Context(), ask(int32(20+i)))
+				s, err := e.Submit(within(t), ask(int32(20+i)))
 				require.NoError(t, err)
 				streams = append(streams, s)
 			}
@@ -616,7 +616,7 @@ func TestQuestionIsReadWhileItsFileLoads(t *testing.T) {
 			if others == 0 {
 				require.EqualValues(t, 5, e.Stats().Steps, "one pass for each token but the first")
 			}
-			s, err := e.Submit(t.Context(), ask(40))
+			s, err := e.Submit(within(t), ask(40))
 			require.NoError(t, err)
 			require.True(t, equal(collect(t, s, 1), alone(t, m, ask(40))))
 			require.Equal(t, len(tokens[0]), s.Usage().Cached, "the first question, up to its last token")
@@ -644,7 +644,7 @@ func TestQuestionIsReadWhileItsFileLoads(t *testing.T) {
 			e = newEngine(t, m, o)
 		}
 	}
-	s, err = e.Submit(t.Context(), ask(21))
+	s, err = e.Submit(within(t), ask(21))
 	require.NoError(t, err)
 	require.True(t, equal(collect(t, s, 1), alone(t, m, ask(21))))
 	require.GreaterOrEqual(t, s.Usage().Cached, contexts[0])

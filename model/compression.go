@@ -49,7 +49,7 @@ func newCompression(m *Model, o SessionOptions) (*compression, error) {
 	if o.Compression.Profile != nil {
 		id = m.identity()
 	}
-	plan, err := o.Compression.Compile(id, shape)
+	plan, err := m.plans.compile(o.Compression, id, shape)
 	if err != nil {
 		return nil, fmt.Errorf("compression: %w", err)
 	}
@@ -336,7 +336,7 @@ func (s *Session) layerView(at, next int) *lukv.Layer {
 		Positions:    func(h int) []int32 { return s.cache.Positions(at, h, nil) },
 		NextPosition: next,
 		InvFreq:      m.rope.invFreq(next), RopeScale: m.rope.attentionFactor(),
-		CPU: m.cpu, Parallel: m.parallel,
+		CPU: m.cpu, Parallel: m.Parallel,
 	}
 	s.lengths(l, make([]int, cfg.KVHeads))
 	return l
@@ -366,8 +366,10 @@ func (m *Model) outputRows(at, q, lo, hi int, dst []float32) []float32 {
 	return dst
 }
 
-// parallel runs fn(0) … fn(n-1) on the model's workers.
-func (m *Model) parallel(n int, fn func(i int)) { m.pool.Run(n, 1, parallelTask(fn)) }
+// Parallel runs fn(0) … fn(n-1) on the model's worker threads, in any order, and returns
+// when all are done. While another call or a forward pass has the workers, it runs fn in
+// the calling goroutine. It does not allocate if fn already exists.
+func (m *Model) Parallel(n int, fn func(i int)) { m.pool.Run(n, 1, parallelTask(fn)) }
 
 // firstError returns the first error of tasks that ran in parallel.
 func firstError(errs []error) error {

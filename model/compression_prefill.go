@@ -397,7 +397,7 @@ func (j *prefillJob) cut(at int, budgets []int, scores lukv.Scores) error {
 	if kept == nil || asked {
 		kept = make([][]int32, len(budgets))
 	}
-	j.s.m.parallel(len(budgets), func(h int) {
+	j.s.m.Parallel(len(budgets), func(h int) {
 		n := min(budgets[h], len(scores[h]))
 		kept[h] = lukv.Keep(slices.Grow(kept[h][:0], max(n, 1)), scores[h], n, j.demand.Protection)
 	})
@@ -421,7 +421,7 @@ func (j *prefillJob) evict(at int, slots [][]int32) error {
 	}
 	before := j.before(at)
 	errs := make([]error, len(slots))
-	j.s.m.parallel(len(slots), func(h int) {
+	j.s.m.Parallel(len(slots), func(h int) {
 		if slots[h] == nil {
 			return
 		}

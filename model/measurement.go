@@ -72,7 +72,7 @@ func (ob *Observation) Measure(ctx context.Context) (*Measurement, error) {
 		}
 		errs := make([]error, c.Heads)
 		err := m.reading(func() error {
-			m.parallel(c.Heads, func(g int) { errs[g] = ob.valueNorms(o, at, g) })
+			m.Parallel(c.Heads, func(g int) { errs[g] = ob.valueNorms(o, at, g) })
 			return nil
 		})
 		if err != nil {

@@ -43,8 +43,9 @@ type Model struct {
 	// Heads*HeadDim, and ActMLP.
 	narrowForms, innerForms kernels.Forms
 
-	acc  *accelerator // nil without a device
-	runs runList
+	acc   *accelerator // nil without a device
+	runs  runList
+	plans planCache
 
 	use users // of the weights
 

@@ -86,7 +86,7 @@ func (s *Session) fillLayers(n int, budgets [][]int, seed uint64) error {
 		}
 		fills[i] = f
 	}
-	s.m.parallel(len(fills), func(i int) {
+	s.m.Parallel(len(fills), func(i int) {
 		if c.Windows[fills[i].at] == 0 {
 			for errs[i] == nil && fills[i].done < fills[i].count {
 				errs[i] = fills[i].step()

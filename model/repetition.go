@@ -168,7 +168,7 @@ func (p *repetition) chunk(ctx context.Context, r *run, s *Session, at int, c *r
 	}
 	queries := w.window.Rows()
 	errs := make([]error, cfg.KVHeads)
-	s.m.parallel(cfg.KVHeads, func(h int) {
+	s.m.Parallel(cfg.KVHeads, func(h int) {
 		positions := s.cache.Positions(at, h, nil)
 		slot := func(pos int) int {
 			i, _ := slices.BinarySearch(positions, int32(pos))

@@ -61,6 +61,7 @@ func notFound(code, format string, args ...any) *apiError {
 func asError(err error, limit int) *apiError {
 	var api *apiError
 	var large *engine.TooLargeError
+	var memory *engine.MemoryError
 	var long *tokenizer.TooLongError
 	var raised *chat.RaisedError
 	var template *chat.Error
@@ -80,6 +81,12 @@ func asError(err error, limit int) *apiError {
 		return &apiError{status: http.StatusInsufficientStorage, Type: "invalid_request_error", Code: "cache_budget_exceeded", Message: err.Error()}
 	case errors.Is(err, grammar.ErrAmbiguous):
 		return invalid("response_format", "the format of the answer: %v", grammar.ErrAmbiguous)
+	case errors.Is(err, grammar.ErrBudget):
+		return invalid("response_format", "the format of the answer: %v", grammar.ErrBudget)
+	case errors.As(err, &memory) && memory.InUse == 0:
+		return &apiError{status: http.StatusBadRequest, Type: "invalid_request_error", Code: "memory_limit", Message: err.Error()}
+	case errors.As(err, &memory):
+		return &apiError{status: http.StatusServiceUnavailable, retry: 2, Type: "server_error", Code: "memory_limit", Message: err.Error()}
 	case errors.Is(err, errNoToken):
 		return invalid("response_format", "%v", errNoToken)
 	case errors.Is(err, engine.ErrQueueFull):

@@ -527,7 +527,7 @@ func (f *samplingFlags) sampling(m *model.Model) (model.Sampling, error) {
 	if f.Temperature == nil && s.Temperature == 0 && restricted {
 		s.Temperature = 1 // restricting the draw implies drawing
 	}
-	if err := dialog.CheckStops(f.Stop); err != nil {
+	if _, err := dialog.NewStops(f.Stop); err != nil {
 		return s, usage("--stop: %w", err)
 	}
 	if err := s.Validate(); err != nil {

@@ -530,7 +530,11 @@ func (r *runner) generate(s *model.Session, sampling model.Sampling) error {
 		_, err := io.WriteString(r.e.out, text)
 		return err
 	}
-	answer := dialog.NewAnswer(r.tok, r.Stop)
+	stops, err := dialog.NewStops(r.Stop)
+	if err != nil {
+		return err
+	}
+	answer := dialog.NewAnswer(r.tok, stops)
 	ctx, cancel := context.WithCancel(r.e.ctx)
 	defer cancel()
 	for t, err := range s.Generate(ctx, sampling) {

@@ -31,8 +31,10 @@ import (
 	"github.com/lukv/lukv/tokenizer"
 )
 
-// maxBody bounds documents and questions.
-const maxBody = 16 << 20
+const (
+	maxBody         = 16 << 20  // of a document or a question
+	maxRequestBytes = 256 << 20 // of all requests together, besides their KV caches
+)
 
 func main() {
 	dir := flag.String("model", "", "checkpoint folder (default: the embedded model)")
@@ -110,7 +112,7 @@ func newService(ctx context.Context, m *model.Model, maxBytes int64, ratio float
 	if s.framing, err = dialog.ChatFraming(ctx, m, time.Now()); err != nil {
 		return nil, err
 	}
-	s.e, err = engine.New(m, engine.Options{MaxBytes: maxBytes})
+	s.e, err = engine.New(m, engine.Options{MaxBytes: maxBytes, RequestBytes: maxRequestBytes})
 	return s, err
 }
 

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"time"
 
-	"github.com/lukv/lukv/internal/workers"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/lukv/solve"
 	"github.com/lukv/lukv/model"
@@ -144,9 +143,7 @@ func profile(ctx context.Context, m *model.Model, texts []Text, o *ProfileOption
 	if err != nil {
 		return nil, err
 	}
-	pool := workers.New(m.Threads())
-	defer pool.Close()
-	b.Parallel = func(n int, fn func(i int)) { pool.Run(n, 1, task(fn)) }
+	b.Parallel = m.Parallel
 	p, err := makeProfile(ctx, o, b, Pairs(texts), func(p *maker) error {
 		return Measure(ctx, m, texts, []lukv.Metric{metric}, o.Options, b.Pairs(), func(pair *Pair) error {
 			imp, err := pair.Importance(id.Normalization)
@@ -169,15 +166,6 @@ func withCenters(p *lukv.Profile, centers [][]lukv.QueryCenter) *lukv.Profile {
 		p.QueryCenters = centers
 	}
 	return p
-}
-
-// task adapts a function of an index for workers.
-type task func(i int)
-
-func (t task) Run(lo, hi, _ int) {
-	for i := lo; i < hi; i++ {
-		t(i)
-	}
 }
 
 // builder adds up pairs, keeps its state in a file, and solves.

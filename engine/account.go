@@ -1,0 +1,81 @@
+package engine
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/lukv/lukv/internal/sysmem"
+	"github.com/lukv/lukv/model"
+)
+
+// account bounds the memory that requests take besides KV caches, from Submit to their end.
+type account struct {
+	limit int64
+	used  atomic.Int64
+}
+
+// processAccount is the account of all engines without a bound of their own: a quarter of
+// the memory that the system can give, or 1 GiB where that is unknown, but at least 64 MiB.
+var processAccount = sync.OnceValue(func() *account {
+	if n := sysmem.Available(); n > 0 {
+		return &account{limit: max(n/4, 64<<20)}
+	}
+	return &account{limit: 1 << 30}
+})
+
+// MemoryError says that the memory for requests in progress is taken. If InUse is 0, the
+// request alone needs too much; otherwise it can be tried again later.
+type MemoryError struct {
+	Needed, InUse, Limit int64 // bytes besides KV caches
+}
+
+func (e *MemoryError) Error() string {
+	if e.InUse == 0 {
+		return fmt.Sprintf("needs up to %d bytes of memory besides its KV cache, the limit is %d", e.Needed, e.Limit)
+	}
+	return fmt.Sprintf("needs up to %d bytes of memory besides its KV cache: requests in progress have %d of %d", e.Needed, e.InUse, e.Limit)
+}
+
+// take takes n bytes unless that is more than there are.
+func (a *account) take(n int64) error {
+	if n > a.limit {
+		return &MemoryError{Needed: n, Limit: a.limit}
+	}
+	if used := a.used.Add(n); used > a.limit {
+		a.used.Add(-n)
+		return &MemoryError{Needed: n, InUse: max(1, used-n), Limit: a.limit}
+	}
+	return nil
+}
+
+// give gives n bytes back.
+func (a *account) give(n int64) { a.used.Add(-n) }
+
+const (
+	samplerBytes = 16 // for a token of the vocabulary, see model.Sampler
+	logitBytes   = 4
+	tokenBytes   = 4
+	textBytes    = 16 // for the text of a token, in an answer that is being built
+	probBytes    = int64(unsafe.Sizeof(model.TokenProb{}))
+	eventBytes   = int64(unsafe.Sizeof(Event{}))
+)
+
+// memory returns the most memory that the request takes besides its cache: its prompt, the
+// stop texts, unread events and, for each choice, the answer, its text, the logits of its
+// session, those after drafts, and a sampler.
+func (j *job) memory() int64 {
+	r, vocab := &j.req, int64(j.e.m.Config().Vocab)
+	event := eventBytes + probBytes*int64(r.Sampling.TopLogProbs) + textBytes
+	rows := int64(1)
+	if j.e.o.Lookup {
+		rows += model.MaxDrafts
+	}
+	choice := int64(j.answerTokens)*(tokenBytes+textBytes) + vocab*(samplerBytes+rows*logitBytes)
+	// The session has the tokens of the prompt, too.
+	return 2*tokenBytes*int64(len(r.Prompt)) + j.stops.Bytes() + int64(j.events())*event + int64(r.Choices)*choice
+}
+
+// events returns the most events of the request that may be unread.
+func (j *job) events() int { return streamRoom + echoRows + 2 + (1+model.MaxDrafts)*j.req.Choices }

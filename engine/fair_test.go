@@ -1,0 +1,264 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"io"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model"
+)
+
+// evenly returns a mask that allows every token, as long as wait returns nil.
+func evenly(m *model.Model, wait func(ctx context.Context, choice int, answer []int32) error) func(context.Context, int, []int32) ([]uint64, error) {
+	all := slices.Repeat([]uint64{math.MaxUint64}, (m.Config().Vocab+63)/64)
+	return func(ctx context.Context, choice int, answer []int32) ([]uint64, error) {
+		return all, wait(ctx, choice, answer)
+	}
+}
+
+// TestMasksDelayOnlyTheirRequest: while the mask of one request is being computed, others are
+// answered, and then it is, as if alone.
+func TestMasksDelayOnlyTheirRequest(t *testing.T) {
+	m := openModel(t)
+	tokens, _ := prompts(t, m, 2)
+	for name, test := range map[string]struct {
+		o       Options
+		choices int
+		at      int // tokens of the answer that the slow mask follows
+	}{
+		"the first":        {Options{}, 1, 0},
+		"in the middle":    {Options{}, 3, 4},
+		"with drafts":      {Options{Lookup: true}, 2, 5},
+		"several at once":  {Options{MaxRunning: 8}, 6, 2},
+		"one at a time":    {Options{MaxRunning: 2, Latency: time.Millisecond}, 1, 1},
+		"without a budget": {Options{MaxBytes: 64 << 20}, 2, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEngine(t, m, test.o)
+			slow := Request{Prompt: tokens[0], Choices: test.choices, Sampling: model.Sampling{MaxTokens: 12, IgnoreEOS: true, LogProbs: true, Temperature: 1}}
+			want := alone(t, m, slow)
+			reached, released := make(chan struct{}), make(chan struct{})
+			slow.Mask = evenly(m, func(ctx context.Context, choice int, answer []int32) error {
+				if choice == 0 && len(answer) == test.at {
+					close(reached)
+					select {
+					case <-released:
+					case <-ctx.Done():
+					}
+				}
+				return nil
+			})
+			s, err := e.Submit(within(t), slow)
+			require.NoError(t, err)
+			<-reached
+			other := Request{Prompt: tokens[1], Sampling: model.Sampling{MaxTokens: 20, IgnoreEOS: true, LogProbs: true}}
+			for range 2 {
+				quick, err := e.Submit(within(t), other)
+				require.NoError(t, err)
+				require.True(t, equal(collect(t, quick, 1), alone(t, m, other)))
+			}
+			close(released)
+			require.True(t, equal(collect(t, s, test.choices), want))
+		})
+	}
+}
+
+// TestMasksEndWithTheirRequest: the context of a mask ends with the request, with its client
+// and with the engine.
+func TestMasksEndWithTheirRequest(t *testing.T) {
+	m := openModel(t)
+	tokens, _ := prompts(t, m, 1)
+	gone := errors.New("the client has left")
+	for name, end := range map[string]func(e *Engine, s *Stream, cancel context.CancelCauseFunc){
+		"the client": func(_ *Engine, _ *Stream, cancel context.CancelCauseFunc) { cancel(gone) },
+		"the stream": func(_ *Engine, s *Stream, _ context.CancelCauseFunc) { s.Close() },
+		"the engine": func(e *Engine, _ *Stream, _ context.CancelCauseFunc) { e.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEngine(t, m, Options{})
+			reached, ended := make(chan struct{}), make(chan error, 1)
+			ctx, cancel := context.WithCancelCause(within(t))
+			s, err := e.Submit(ctx, Request{Prompt: tokens[0], Mask: evenly(m, func(ctx context.Context, _ int, _ []int32) error {
+				close(reached)
+				<-ctx.Done()
+				ended <- ctx.Err()
+				return ctx.Err()
+			})})
+			require.NoError(t, err)
+			<-reached
+			end(e, s, cancel)
+			require.ErrorIs(t, <-ended, context.Canceled)
+			_, err = s.Next(within(t))
+			for err == nil {
+				_, err = s.Next(within(t))
+			}
+			require.NoError(t, e.Close())
+			require.Zero(t, e.Stats().ReservedBytes)
+		})
+	}
+}
+
+// TestSlowReaderGivesUpItsPlaces: a request whose events are not read gives its places and its bytes to those
+// who wait, and its answer stays the same.
+func TestSlowReaderGivesUpItsPlaces(t *testing.T) {
+	m := openModel(t)
+	tokens, _ := prompts(t, m, 2)
+	long := slices.Concat(tokens[0], tokens[1], tokens[0])
+	need, err := m.CacheNeed(model.SessionOptions{}, model.Lengths{Rest: len(long) + 400})
+	require.NoError(t, err)
+	for name, test := range map[string]struct {
+		o    Options
+		slow Request
+	}{
+		"places": {Options{MaxRunning: 4}, Request{Choices: 4, Prompt: tokens[0], Sampling: model.Sampling{MaxTokens: 100}}},
+		"bytes":  {Options{MaxBytes: need.Peak * 5 / 4}, Request{Prompt: long, Sampling: model.Sampling{MaxTokens: 400}}},
+		"drafts": {Options{MaxRunning: 1, Lookup: true}, Request{Prompt: long, Sampling: model.Sampling{MaxTokens: 300}}},
+		"echo":   {Options{MaxRunning: 1}, Request{Prompt: long, Echo: true, Sampling: model.Sampling{MaxTokens: 3}}},
+		"masks":  {Options{MaxRunning: 3}, Request{Choices: 3, Prompt: tokens[0], Mask: evenly(m, func(context.Context, int, []int32) error { return nil }), Sampling: model.Sampling{MaxTokens: 90}}},
+		"decode": {Options{MaxRunning: 1}, Request{Prompt: long, Context: len(long) - 20, Policy: &lukv.Policy{Decode: lukv.DecodeConfig{Mode: "periodic", TargetSize: 64, Interval: 8}}, Sampling: model.Sampling{MaxTokens: 200}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEngine(t, m, test.o)
+			e.patience = time.Millisecond // nothing is submitted yet
+			r := test.slow
+			r.Sampling.IgnoreEOS, r.Sampling.LogProbs, r.Sampling.Temperature = true, true, 1
+			slow, err := e.Submit(within(t), r)
+			require.NoError(t, err)
+			for len(slow.events) < streamRoom { // it pauses
+				time.Sleep(time.Millisecond)
+			}
+			other := Request{Prompt: long[:len(long)-1], Sampling: model.Sampling{MaxTokens: 20, IgnoreEOS: true, LogProbs: true}}
+			quick, err := e.Submit(within(t), other)
+			require.NoError(t, err)
+			require.True(t, equal(collect(t, quick, 1), alone(t, m, other)))
+			require.Positive(t, e.Stats().Preempted)
+			got, choices := collect(t, slow, max(1, r.Choices)), max(1, r.Choices)
+			r.Mask = nil
+			want := alone(t, m, r)
+			for i := range choices {
+				require.Equal(t, want.ids[i], got.ids[i])
+				require.Equal(t, want.probs[i], got.probs[i])
+			}
+			require.NoError(t, e.Close())
+			require.Zero(t, e.Stats().ReservedBytes)
+		})
+	}
+}
+
+// TestSlowReaderAlone: where nobody waits, a request whose events are not read keeps its cache.
+func TestSlowReaderAlone(t *testing.T) {
+	m := openModel(t)
+	tokens, _ := prompts(t, m, 1)
+	e := newEngine(t, m, Options{MaxRunning: 1})
+	e.patience = time.Nanosecond
+	r := Request{Prompt: tokens[0], Sampling: model.Sampling{MaxTokens: 300, IgnoreEOS: true}}
+	s, err := e.Submit(within(t), r)
+	require.NoError(t, err)
+	for len(s.events) < streamRoom {
+		time.Sleep(time.Millisecond)
+	}
+	e.poke()
+	collect(t, s, 1)
+	require.Zero(t, e.Stats().Preempted)
+}
+
+// TestPlacesOfFinishedChoices: choices that have ended make room for others.
+func TestPlacesOfFinishedChoices(t *testing.T) {
+	m := openModel(t)
+	tokens, _ := prompts(t, m, 2)
+	e := newEngine(t, m, Options{MaxRunning: 4})
+	released := make(chan struct{})
+	slow, err := e.Submit(within(t), Request{
+		Prompt: tokens[0], Choices: 4, Sampling: model.Sampling{MaxTokens: 20, IgnoreEOS: true},
+		Stop: nil, Mask: func(ctx context.Context, choice int, answer []int32) ([]uint64, error) {
+			if choice > 0 {
+				if len(answer) > 0 {
+					return nil, io.EOF
+				}
+				return nil, nil
+			}
+			if len(answer) == 3 {
+				select {
+				case <-released:
+				case <-ctx.Done():
+				}
+			}
+			return nil, nil
+		},
+	})
+	require.NoError(t, err)
+	other := Request{Prompt: tokens[1], Choices: 3, Sampling: model.Sampling{MaxTokens: 5, IgnoreEOS: true, LogProbs: true}}
+	quick, err := e.Submit(within(t), other)
+	require.NoError(t, err)
+	require.True(t, equal(collect(t, quick, 3), alone(t, m, other)))
+	close(released)
+	collect(t, slow, 4)
+}
+
+// TestRequestBytes: what requests take besides caches is counted from Submit to their end,
+// and refused with numbers where there is no room.
+func TestRequestBytes(t *testing.T) {
+	m := openModel(t)
+	tokens, _ := prompts(t, m, 1)
+	few := model.Sampling{MaxTokens: 2, IgnoreEOS: true}
+	e := newEngine(t, m, Options{RequestBytes: 1 << 20, MaxRunning: 1})
+	released := make(chan struct{})
+	first, err := e.Submit(within(t), Request{Prompt: tokens[0], Sampling: few, Mask: evenly(m, func(ctx context.Context, _ int, _ []int32) error {
+		select {
+		case <-released:
+		case <-ctx.Done():
+		}
+		return nil
+	})})
+	require.NoError(t, err)
+	var streams []*Stream
+	var full *MemoryError
+	for {
+		s, err := e.Submit(within(t), Request{Prompt: tokens[0], Sampling: few})
+		if err != nil {
+			require.ErrorAs(t, err, &full)
+			break
+		}
+		streams = append(streams, s)
+	}
+	require.Equal(t, int64(1<<20), full.Limit)
+	require.Positive(t, full.InUse)
+	require.LessOrEqual(t, full.InUse, full.Limit)
+	require.Greater(t, full.InUse+full.Needed, full.Limit)
+	require.ErrorContains(t, full, "requests in progress have")
+	streams[0].Close() // a waiting request gives back what it took
+	again, err := e.Submit(within(t), Request{Prompt: tokens[0], Sampling: few})
+	require.NoError(t, err)
+	close(released)
+	for _, s := range append(streams[1:], first, again) {
+		collect(t, s, 1)
+	}
+	for name, r := range map[string]Request{
+		"choices":    {Prompt: tokens[0], Choices: 128, Sampling: model.Sampling{TopK: 3, FrequencyPenalty: 1, RepetitionPenalty: 1.1, Temperature: 1}},
+		"stop texts": {Prompt: tokens[0], Stop: []string{strings.Repeat("a", 1<<16-10)}},
+		"events":     {Prompt: tokens[0], Choices: 40, Sampling: model.Sampling{LogProbs: true, TopLogProbs: 1000}},
+	} {
+		_, err := e.Submit(within(t), r)
+		require.ErrorAs(t, err, &full, name)
+		require.Zero(t, full.InUse, name)
+		require.Greater(t, full.Needed, full.Limit, name)
+		require.ErrorContains(t, err, "the limit is 1048576", name)
+	}
+	// Refusals of other kinds take nothing.
+	_, err = e.Submit(within(t), Request{Prompt: tokens[0], Stop: []string{""}})
+	require.ErrorContains(t, err, "empty")
+	_, err = e.Submit(within(t), Request{})
+	require.ErrorContains(t, err, "the prompt is empty")
+	require.NoError(t, e.Close())
+	_, err = e.Submit(within(t), Request{Prompt: tokens[0]})
+	require.ErrorIs(t, err, ErrClosed)
+	require.Zero(t, e.account.used.Load())
+}
