@@ -65,7 +65,7 @@ func message(m *fields) *chat.Object {
 	}
 	if calls := messageCalls(m); len(calls) > 0 {
 		if role != "assistant" {
-			m.fail("tool_calls", "a message of the %s calls nothing", role)
+			m.fail("tool_calls", "found in a message with the role %s, expected only in those of the assistant", role)
 		}
 		out.Set("tool_calls", calls)
 	}
@@ -151,7 +151,9 @@ func (s *Server) chatRequest(r *http.Request, f *fields, counting bool) (*chatRe
 			return nil, err
 		}
 	}
-	c.reasons(hidden, budget)
+	if err := c.reasons(hidden, budget); err != nil {
+		return nil, err
+	}
 	v.atLeast(&c.q, c.least)
 	return c, nil
 }
@@ -191,7 +193,7 @@ func (c *chatRequest) error(err error) *apiError {
 
 // follow constrains answers to the requested format, or to calls of tools.
 func (c *chatRequest) follow(ctx context.Context, f *fields, in *chat.Input) {
-	like, param := format(f), "response_format"
+	like := format(f)
 	var begin *toolCalls // says where the language begins; nil: with the answer
 	if c.calls = tools(f, c.v, in); c.calls != nil {
 		c.q.ShowSpecial = true
@@ -199,7 +201,8 @@ func (c *chatRequest) follow(ctx context.Context, f *fields, in *chat.Input) {
 		if auto && like.key != nil {
 			like = c.calls.orFormat(ctx, c.v, like)
 		} else { // if a call has to be made, the format of text does not matter
-			like, param = c.calls.language(ctx, c.v), "tools"
+			like = c.calls.language(ctx, c.v)
+			like.field = "tools"
 			if auto || c.calls.must {
 				begin = c.calls
 			}
@@ -209,7 +212,7 @@ func (c *chatRequest) follow(ctx context.Context, f *fields, in *chat.Input) {
 		return
 	}
 	if err := c.v.constrain(ctx, &c.q, like, begin); err != nil {
-		f.fail(param, "%v", err)
+		f.fail(like.field, "%v", err)
 	}
 }
 

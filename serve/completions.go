@@ -2,6 +2,7 @@ package serve
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"iter"
@@ -23,11 +24,20 @@ type textRequest struct {
 	logprobs int // alternatives; -1: none
 	echo     bool
 	prompt   int // alternatives of the prompt's tokens; -1: none
+	sent     []sentPrompt
+}
+
+// sentPrompt is a prompt as it was sent.
+type sentPrompt struct {
+	tokens []int32
+	text   string
+	ends   []int // of the tokens in text, if it is echoed; nil: it was sent as tokens
 }
 
 // prompts reads the prompts: text or tokens, one or several. With special, texts begin with
-// what the tokenizer puts before every text; behind a context, they may be empty.
-func (v *served) prompts(r *http.Request, f *fields, special, behind bool) ([][]int32, error) {
+// what the tokenizer puts before every text; after a context, they may be empty.
+func (c *textRequest) prompts(r *http.Request, f *fields, special, after bool) ([]sentPrompt, error) {
+	v := c.v
 	raw := f.raw("prompt")
 	vocab, limit := v.m.Config().Vocab, v.e.MaxTokens()
 	var list []json.RawMessage
@@ -49,32 +59,53 @@ func (v *served) prompts(r *http.Request, f *fields, special, behind bool) ([][]
 	if len(list) == 0 {
 		return nil, invalid("prompt", "prompt: there is none")
 	}
-	var out [][]int32
+	var out []sentPrompt
 	for _, p := range list {
-		var tokens []int32
+		var sent sentPrompt
 		if p[0] == '"' {
-			var text string
-			if err := json.Unmarshal(p, &text); err != nil {
-				return nil, invalid("prompt", "prompt: %v", err)
-			}
+			sent.text, _ = unquote(p)
 			var err error
-			if tokens, err = v.tok.EncodeContext(r.Context(), text, limit, tokenizer.EncodeOptions{AddSpecial: special}); err != nil {
+			o := tokenizer.EncodeOptions{AddSpecial: special}
+			if sent.tokens, err = v.tok.EncodeContext(r.Context(), sent.text, limit, o); err == nil && c.echo {
+				err = sent.locate(r.Context(), v.tok, o)
+			}
+			if err != nil {
 				return nil, aboutText(err, limit, "prompt")
 			}
 		} else {
-			if tokens = f.tokens("prompt", p, vocab, limit); len(tokens) > limit {
+			if sent.tokens = f.tokens("prompt", p, vocab, limit); len(sent.tokens) > limit {
 				return nil, aboutText(fmt.Errorf("%w: a prompt of more than %d tokens", model.ErrContextFull, limit), limit, "prompt")
 			}
 		}
 		if f.err != nil {
 			return nil, f.err
 		}
-		if len(tokens) == 0 && !behind {
+		if len(sent.tokens) == 0 && !after {
 			return nil, invalid("prompt", "prompt: it is empty")
 		}
-		out = append(out, tokens)
+		out = append(out, sent)
 	}
 	return out, nil
+}
+
+// locate finds where the tokens end in the text.
+func (p *sentPrompt) locate(ctx context.Context, tok *tokenizer.Tokenizer, o tokenizer.EncodeOptions) error {
+	_, spans, err := tok.EncodeOffsets(ctx, p.text, o)
+	if err != nil || len(spans) == 0 {
+		return err
+	}
+	p.ends = make([]int, len(spans))
+	end := 0
+	for i, s := range spans {
+		if end = max(end, s.End); end < len(p.text) && !utf8.RuneStart(p.text[end]) { // within a character
+			for end > 0 && !utf8.RuneStart(p.text[end]) {
+				end--
+			}
+		}
+		p.ends[i] = end
+	}
+	p.ends[len(p.ends)-1] = len(p.text)
+	return nil
 }
 
 // textRequest reads a text completion.
@@ -110,8 +141,8 @@ func (s *Server) textRequest(r *http.Request, f *fields) (*textRequest, error) {
 func (c *textRequest) build(r *http.Request, f *fields, special bool, like language) error {
 	v := c.v
 	// After a context, prompts are not the beginning.
-	prompts, err := v.prompts(r, f, special && c.context == "", c.context != "")
-	if err != nil {
+	var err error
+	if c.sent, err = c.prompts(r, f, special && c.context == "", c.context != ""); err != nil {
 		return err
 	}
 	var head []int32
@@ -120,9 +151,9 @@ func (c *textRequest) build(r *http.Request, f *fields, special bool, like langu
 			return aboutText(err, v.e.MaxTokens(), "context")
 		}
 	}
-	for _, p := range prompts {
+	for _, p := range c.sent {
 		q := c.q
-		q.Prompt = append(head[:len(head):len(head)], p...)
+		q.Prompt = append(head[:len(head):len(head)], p.tokens...)
 		if c.policy != nil && len(head) > 0 {
 			q.Policy, q.Context = c.policy, len(head)
 		}
@@ -131,7 +162,7 @@ func (c *textRequest) build(r *http.Request, f *fields, special bool, like langu
 		}
 		if like.key != nil {
 			if err := v.constrain(r.Context(), &q, like, nil); err != nil {
-				return invalid("response_format", "%v", err)
+				return invalid(like.field, "%s: %v", like.field, err)
 			}
 		}
 		v.atLeast(&q, c.least)
@@ -417,25 +448,35 @@ func (f *textFormat) end(w http.ResponseWriter, out *eventStream, sum *outcome) 
 
 func (f *textFormat) fail(out *eventStream, e *apiError) { out.fail(e) }
 
-// echoText is the text of a prompt as its tokens pass.
+// echoText is the text of a prompt as its tokens pass: as it was sent, or else as the tokens
+// say.
 type echoText struct {
+	sent  sentPrompt
 	dec   *tokenizer.StreamDecoder
 	left  int // tokens
 	chars int // so far
 }
 
-// newEcho decodes prompt k after its compressed context, including special tokens.
+// newEcho returns the text of prompt k, after its compressed context.
 func (c *textRequest) newEcho(k int) *echoText {
 	q := c.queries[k]
-	rest := q.Prompt[q.Context:]
-	return &echoText{dec: c.v.tok.NewDecoder(false), left: len(rest)}
+	return &echoText{sent: c.sent[k], dec: c.v.tok.NewDecoder(false), left: len(q.Prompt) - q.Context}
 }
 
 // next returns what the next token adds to the text; the last one includes what is
 // left of a character that the prompt does not complete.
 func (e *echoText) next(id int32) string {
-	text := e.dec.Write(id)
-	if e.left--; e.left == 0 {
+	e.left--
+	text := ""
+	if i := len(e.sent.ends) - 1 - e.left; i >= 0 {
+		begin := 0
+		if i > 0 {
+			begin = e.sent.ends[i-1]
+		} else {
+			text = e.dec.Flush() // of what precedes it
+		}
+		text += e.sent.text[begin:e.sent.ends[i]]
+	} else if text = e.dec.Write(id); e.left == 0 {
 		text += e.dec.Flush()
 	}
 	e.chars += utf8.RuneCountInString(text)

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -23,6 +24,7 @@ func limited(t *testing.T, s *Server, n int, secure bool) (ts *httptest.Server, 
 	l = s.Limit(ts.Config, ts.Listener, n).(*limitedListener)
 	l.patience = 40 * time.Millisecond
 	ts.Listener = l
+	ts.Config.ErrorLog = log.New(io.Discard, "", 0)
 	if secure {
 		ts.StartTLS()
 	} else {

@@ -33,8 +33,9 @@ type grammars struct {
 
 // language is the format that an answer must have; the zero value allows anything.
 type language struct {
-	part grammar.Part
-	key  []byte // identifies the format; nil: anything
+	part  grammar.Part
+	key   []byte // identifies the format; nil: anything
+	field string // that asks for it
 
 	// Alternatively, the answer begins with a control token and continues as first
 	// says; nil: it cannot.
@@ -87,71 +88,114 @@ func (v *served) grammar(ctx context.Context, l language) (*grammar.Grammar, err
 	return g, nil
 }
 
+// unsupported are fields by which other servers take the format of an answer. Left out
+// without a word, they would give answers of another format than was asked for.
+var unsupported = []string{"grammar", "json_schema", "regex", "ebnf", "format", "bad_words", "allowed_token_ids", "structural_tag", "guided_grammar"}
+
+// formats reads the formats that a request asks for.
+type formats struct {
+	f     *fields
+	found []language
+}
+
+func (x *formats) add(field string, l language) {
+	l.field = field
+	if x.found = append(x.found, l); len(x.found) > 1 {
+		x.f.fail(field, "found a second format of the answer, expected one of %s and %s", x.found[0].field, field)
+	}
+}
+
 // format reads the format that an answer must have: response_format, or vLLM's
 // structured_outputs or its older names.
 func format(f *fields) language {
-	var found []language
-	add := func(field string, l language) {
-		if found = append(found, l); len(found) > 1 {
-			f.fail(field, "the answer has another format already")
-		}
+	x := &formats{f: f}
+	x.response()
+	x.structured()
+	x.guided(f, "guided_", "guided_")
+	for _, key := range unsupported {
+		refuse(f, key)
 	}
-	if o := f.object("response_format"); o != nil {
-		switch t := o.str("type"); t {
-		case "text":
-		case "json_object":
-			if schema := o.raw("schema"); schema != nil { // as llama.cpp has it
-				if schema[0] == '{' {
-					o.values["schema"] = ofObjects(schema)
-				}
-				add("response_format", schemaLanguage(o, "schema", false))
-			} else {
-				add("response_format", anyObject())
+	if len(x.found) == 0 || f.err != nil {
+		return language{}
+	}
+	if n := len(x.found[0].key); n > maxSchema {
+		f.fail(x.found[0].field, "found %d bytes, expected at most %d", n, maxSchema)
+		return language{}
+	}
+	return x.found[0]
+}
+
+// response reads response_format.
+func (x *formats) response() {
+	o := x.f.object("response_format")
+	if o == nil {
+		return
+	}
+	switch t := o.str("type"); t {
+	case "text":
+	case "json_object":
+		if schema := o.raw("schema"); schema != nil { // as llama.cpp has it
+			if schema[0] == '{' {
+				o.values["schema"] = ofObjects(schema)
 			}
-		case "json_schema":
-			if of := o.object("json_schema"); of == nil {
-				o.fail("json_schema", "missing")
-			} else {
-				add("response_format", schemaLanguage(of, "schema", of.boolean("strict")))
-				f.adopt(of)
-			}
+			x.add("response_format", schemaLanguage(o, "schema", false))
+		} else {
+			x.add("response_format", anyObject())
+		}
+	case "json_schema":
+		if of := o.object("json_schema"); of == nil {
+			o.fail("json_schema", "missing")
+		} else {
+			x.add("response_format", schemaLanguage(of, "schema", of.boolean("strict")))
+			x.f.adopt(of)
+		}
+	default:
+		o.fail("type", "%q is not supported, expected text, json_object or json_schema", t)
+	}
+	x.f.adopt(o)
+}
+
+// structured reads structured_outputs.
+func (x *formats) structured() {
+	o := x.f.object("structured_outputs")
+	if o == nil {
+		return
+	}
+	before := len(x.found)
+	for key := range o.values {
+		switch key {
+		case "json", "regex", "choice", "json_object", "disable_fallback":
+		case "grammar", "structural_tag", "disable_any_whitespace", "disable_additional_properties", "whitespace_pattern":
+			refuse(o, key, "false")
 		default:
-			o.fail("type", "%q is not supported, expected text, json_object or json_schema", t)
+			o.fail(key, "unknown, expected json, regex, choice or json_object")
 		}
-		f.adopt(o)
 	}
-	read := func(o *fields, prefix string) {
-		if o.has(prefix + "json") {
-			add("structured_outputs", schemaLanguage(o, prefix+"json", false))
-		}
-		if o.has(prefix + "regex") {
-			expr := o.str(prefix + "regex")
-			add("structured_outputs", language{part: grammar.Regexp(expr), key: []byte("regex " + expr)})
-		}
-		if o.has(prefix + "choice") {
-			list := o.texts(prefix+"choice", maxWords)
-			key, _ := json.Marshal(list)
-			add("structured_outputs", language{part: grammar.Texts(list...), key: append([]byte("choice "), key...)})
-		}
-		refuse(o, prefix+"grammar")
-		f.adopt(o)
+	if o.boolean("json_object") {
+		x.add("structured_outputs.json_object", anyObject())
 	}
-	if o := f.object("structured_outputs"); o != nil {
-		if o.boolean("json_object") {
-			add("structured_outputs", anyObject())
-		}
-		refuse(o, "structural_tag")
-		read(o, "")
+	x.guided(o, "", "structured_outputs.")
+	if len(x.found) == before && o.err == nil {
+		x.f.fail("structured_outputs", "found no format, expected json, regex, choice or json_object")
 	}
-	read(f, "guided_")
-	if len(found) == 0 || f.err != nil {
-		return language{}
+}
+
+// guided reads the formats of o whose names begin with prefix; path is their name in the
+// request without the rest.
+func (x *formats) guided(o *fields, prefix, path string) {
+	if o.has(prefix + "json") {
+		x.add(path+"json", schemaLanguage(o, prefix+"json", false))
 	}
-	if len(found[0].key) > maxSchema {
-		f.fail("response_format", "found %d bytes, expected at most %d", len(found[0].key), maxSchema)
-		return language{}
+	if o.has(prefix + "regex") {
+		expr := o.str(prefix + "regex")
+		x.add(path+"regex", language{part: grammar.Regexp(expr), key: []byte("regex " + expr)})
 	}
-	return found[0]
+	if o.has(prefix + "choice") {
+		list := o.texts(prefix+"choice", maxWords)
+		key, _ := json.Marshal(list)
+		x.add(path+"choice", language{part: grammar.Texts(list...), key: append([]byte("choice "), key...)})
+	}
+	x.f.adopt(o)
 }
 
 // adopt takes over the error of a nested object unless f has one.
@@ -173,8 +217,9 @@ func schemaLanguage(f *fields, key string, strict bool) language {
 	case v == nil:
 		f.fail(key, "missing")
 	case v[0] == '"':
-		if v = json.RawMessage(f.str(key)); loneSurrogate(v) != "" {
-			f.fail(key, "there is %s, half of a surrogate pair, which is no character", loneSurrogate(v))
+		v = json.RawMessage(f.str(key))
+		if err := embedded(string(v)); err != nil && len(v) <= maxSchema {
+			f.fail(key, "the text in it: %v", err)
 		}
 	case v[0] != '{':
 		f.fail(key, "found %s, expected an object", kind(v))

@@ -1,15 +1,12 @@
 package serve
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"io"
 	"math"
 	"strconv"
-	"unicode/utf16"
-	"unicode/utf8"
 
 	"github.com/lukv/lukv/internal/strictjson"
 )
@@ -19,8 +16,7 @@ const maxDepth = 64
 
 // fields reads the values of a JSON object. Keys are exact, null is absent, unknown
 // keys are ignored, and the first value of a wrong type or out of range is kept in err.
-// encoding/json by itself takes keys in any case and the last of duplicates, and turns
-// invalid UTF-8 and halves of surrogate pairs into U+FFFD; a request could then mean one
+// Values are views of the body, which strictjson has checked: a request cannot mean one
 // thing here and another to a gateway in front.
 type fields struct {
 	values map[string]json.RawMessage
@@ -29,100 +25,49 @@ type fields struct {
 	ctx    context.Context // of the request; only set for the fields of the body itself
 }
 
-// parseBody reads the object that a request consists of.
-func parseBody(data []byte) (*fields, *apiError) {
-	if !utf8.Valid(data) {
-		return nil, invalid("", "the body is not UTF-8")
-	}
-	var at strictjson.Nesting
-	for _, c := range data {
-		if at.Next(c); at.Depth > maxDepth {
-			return nil, invalid("", "the body is nested more than %d deep", maxDepth)
-		}
-	}
-	return parseObject(data, "")
+func newFields(path string) *fields {
+	return &fields{values: map[string]json.RawMessage{}, path: path}
 }
 
-func parseObject(data []byte, path string) (*fields, *apiError) {
-	where := path
-	if where == "" {
-		where = "the body"
+// parseBody reads the object that a request consists of.
+func parseBody(data []byte) (*fields, *apiError) {
+	f := newFields("")
+	at := "" // the field that is being read
+	s := strictjson.NewScanner(data, maxDepth)
+	err := s.Object("an object", func(key string) error {
+		at = key
+		value, err := s.Raw()
+		if f.values[key] = value; err == nil {
+			at = ""
+		}
+		return err
+	})
+	if err == nil {
+		err = s.End()
 	}
-	dec := json.NewDecoder(bytes.NewReader(data))
-	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
-		if err != nil && err != io.EOF {
-			return nil, invalid(path, "%s is not JSON: %v", where, err)
+	if err != nil {
+		if at != "" {
+			return nil, invalid(at, "%s: %v", at, err)
 		}
-		return nil, invalid(path, "%s is not a JSON object", where)
-	}
-	f := &fields{values: map[string]json.RawMessage{}, path: path}
-	for dec.More() {
-		before := dec.InputOffset()
-		t, err := dec.Token()
-		if err != nil {
-			return nil, invalid(path, "%s is not JSON: %v", where, err)
-		}
-		if half := loneSurrogate(data[before:dec.InputOffset()]); half != "" {
-			return nil, invalid(path, "a key of %s has %s, half of a surrogate pair, which is no character", where, half)
-		}
-		key := t.(string)
-		if _, ok := f.values[key]; ok {
-			return nil, invalid(f.name(key), "%q is given twice", f.name(key))
-		}
-		var value json.RawMessage
-		if err := dec.Decode(&value); err != nil {
-			return nil, invalid(f.name(key), "%q is not JSON: %v", f.name(key), err)
-		}
-		if path == "" { // values of nested objects are part of those of the body
-			if half := loneSurrogate(value); half != "" {
-				return nil, invalid(key, "%s: there is %s, half of a surrogate pair, which is no character", key, half)
-			}
-		}
-		f.values[key] = value
-	}
-	if _, err := dec.Token(); err != nil {
-		return nil, invalid(path, "%s is not JSON: %v", where, err)
-	}
-	if _, err := dec.Token(); err != io.EOF {
-		return nil, invalid(path, "there is something behind %s", where)
+		return nil, invalid("", "read the body: %v", err)
 	}
 	return f, nil
 }
 
-// loneSurrogate returns the first escape in JSON text that is half of a surrogate pair
-// without the other half; empty if there is none.
-func loneSurrogate(text []byte) string {
-	for {
-		i := bytes.IndexByte(text, '\\')
-		if i < 0 {
-			return ""
-		}
-		text = text[i:]
-		switch r := escapedUnit(text); {
-		case r < 0:
-			text = text[min(2, len(text)):]
-		case !utf16.IsSurrogate(r):
-			text = text[6:]
-		case utf16.DecodeRune(r, escapedUnit(text[6:])) == utf8.RuneError:
-			return string(text[:6])
-		default:
-			text = text[12:]
-		}
-	}
+// parseObject reads an object within a body, which has been checked.
+func parseObject(text []byte, path string) *fields {
+	f := newFields(path)
+	s := strictjson.NewScanner(text, math.MaxInt)
+	_ = s.Members("an object", func(key string) error {
+		value, err := s.Outline()
+		f.values[key] = value
+		return err
+	})
+	return f
 }
 
-// escapedUnit returns the UTF-16 unit of the \u escape at the beginning of a text; -1 if
-// there is none.
-func escapedUnit(text []byte) rune {
-	if len(text) < 6 || text[0] != '\\' || text[1] != 'u' {
-		return -1
-	}
-	r, err := strconv.ParseUint(string(text[2:6]), 16, 16)
-	if err != nil {
-		return -1
-	}
-	return rune(r)
-}
+// errSurplus ends a list that is longer than it may be.
+var errSurplus = errors.New("too many elements")
 
 func (f *fields) name(key string) string {
 	if f.path == "" {
@@ -148,20 +93,12 @@ func (f *fields) raw(key string) json.RawMessage {
 func (f *fields) has(key string) bool { return f.raw(key) != nil }
 
 // kind names the type of a value.
-func kind(v json.RawMessage) string {
-	switch v[0] {
-	case '{':
-		return "an object"
-	case '[':
-		return "a list"
-	case '"':
-		return "a string"
-	case 't', 'f':
-		return "a truth value"
-	case 'n':
-		return "null"
-	}
-	return "a number"
+func kind(v json.RawMessage) string { return strictjson.KindOf(v) }
+
+// unquote returns the string that a value within a body is; false if it is none.
+func unquote(v json.RawMessage) (string, bool) {
+	s, err := strictjson.NewScanner(v, 0).String("a string")
+	return s, err == nil
 }
 
 func (f *fields) str(key string) string {
@@ -169,8 +106,8 @@ func (f *fields) str(key string) string {
 	if v == nil {
 		return ""
 	}
-	var s string
-	if err := json.Unmarshal(v, &s); err != nil {
+	s, ok := unquote(v)
+	if !ok {
 		f.fail(key, "found %s, expected a string", kind(v))
 	}
 	return s
@@ -178,8 +115,11 @@ func (f *fields) str(key string) string {
 
 func (f *fields) boolean(key string) bool {
 	v := f.raw(key)
-	var b bool
-	if v != nil && json.Unmarshal(v, &b) != nil {
+	if v == nil {
+		return false
+	}
+	b, err := strictjson.NewScanner(v, 0).Bool()
+	if err != nil {
 		f.fail(key, "found %s, expected true or false", kind(v))
 	}
 	return b
@@ -196,19 +136,22 @@ func (f *fields) number(key string, def, lo, hi float64) float64 {
 	}
 	x, err := strconv.ParseFloat(string(v), 64)
 	if err != nil && !math.IsInf(x, 0) || !(x >= lo && x <= hi) {
-		f.fail(key, "found %.20s, expected %s", v, between(lo, hi))
+		f.fail(key, "found %.20s, expected %s", v, between(x, lo, hi))
 		return def
 	}
 	return x
 }
 
-// between says in words which numbers are allowed. It omits upper bounds that only keep
-// numbers within their type.
-func between(lo, hi float64) string {
-	if hi >= 1<<30 {
-		return fmt.Sprintf("at least %g", lo)
+// between says in words which numbers are allowed instead of x. Of bounds that only keep
+// numbers within their type, it names the one that x exceeds.
+func between(x, lo, hi float64) string {
+	switch {
+	case hi < 1<<30:
+		return fmt.Sprintf("%g to %g", lo, hi)
+	case x > hi:
+		return fmt.Sprintf("at most %.0f", hi)
 	}
-	return fmt.Sprintf("%g to %g", lo, hi)
+	return fmt.Sprintf("at least %g", lo)
 }
 
 func (f *fields) integer(key string, def, lo, hi int) int {
@@ -243,11 +186,22 @@ func (f *fields) list(key string, n int) []json.RawMessage {
 	if v == nil {
 		return nil
 	}
-	var list []json.RawMessage
-	if err := json.Unmarshal(v, &list); err != nil {
+	if v[0] != '[' {
 		f.fail(key, "found %s, expected a list", kind(v))
-	} else if len(list) > n {
-		f.fail(key, "found %d elements, expected at most %d", len(list), n)
+		return nil
+	}
+	var list []json.RawMessage
+	s := strictjson.NewScanner(v, math.MaxInt)
+	err := s.Array("a list", func(i int) error {
+		if i == n {
+			return errSurplus
+		}
+		e, err := s.Outline()
+		list = append(list, e)
+		return err
+	})
+	if err != nil {
+		f.fail(key, "found more than %d elements, expected at most %d", n, n)
 		return nil
 	}
 	return list
@@ -264,8 +218,8 @@ func (f *fields) texts(key string, n int) []string {
 	}
 	var out []string
 	for i, v := range f.list(key, n) {
-		var s string
-		if string(v) == "null" || json.Unmarshal(v, &s) != nil {
+		s, ok := unquote(v)
+		if !ok {
 			f.fail(fmt.Sprintf("%s[%d]", key, i), "found %s, expected a string", kind(v))
 		}
 		out = append(out, s)
@@ -275,26 +229,30 @@ func (f *fields) texts(key string, n int) []string {
 
 // tokens reads a list of token ids below vocab; of a list longer than n, it returns n+1.
 func (f *fields) tokens(key string, v json.RawMessage, vocab, n int) []int32 {
-	dec := json.NewDecoder(bytes.NewReader(v)) // undecoded numbers take much memory
-	dec.UseNumber()
-	if t, err := dec.Token(); err != nil || t != json.Delim('[') {
-		f.fail(key, "expected a list of token ids")
+	if v[0] != '[' {
+		f.fail(key, "found %s, expected a list of token ids", kind(v))
 		return nil
 	}
 	var out []int32
-	for len(out) <= n && dec.More() {
-		t, err := dec.Token()
-		number, ok := t.(json.Number)
-		if err != nil || !ok {
-			f.fail(key, "expected a list of token ids")
-			return nil
+	s := strictjson.NewScanner(v, 1)
+	err := s.Array("a list of token ids", func(i int) error {
+		if i > n {
+			return errSurplus
 		}
-		x, err := strconv.ParseInt(string(number), 10, 32)
-		if err != nil || x < 0 || int(x) >= vocab {
-			f.fail(key, "token %d is %.20s, expected 0 to %d", len(out), number, vocab-1)
-			return nil
+		e, err := s.Outline()
+		if err != nil {
+			return err
 		}
-		out = append(out, int32(x))
+		id, err := strictjson.NewScanner(e, 0).Int(0, int64(vocab-1))
+		if err != nil {
+			f.fail(fmt.Sprintf("%s[%d]", key, i), "found %.20s, expected a token id from 0 to %d", e, vocab-1)
+			return err
+		}
+		out = append(out, int32(id))
+		return nil
+	})
+	if err != nil && !errors.Is(err, errSurplus) {
+		return nil
 	}
 	return out
 }
@@ -309,9 +267,27 @@ func (f *fields) object(key string) *fields {
 		f.fail(key, "found %s, expected an object", kind(v))
 		return nil
 	}
-	o, err := parseObject(v, f.name(key))
-	if err != nil && f.err == nil {
-		f.err = err
-	}
-	return o
+	return parseObject(v, f.name(key))
 }
+
+// exactKeys returns the first key, in the object that a value within a body is or in one
+// within it, that is not written in lower case: encoding/json would take it for another.
+func exactKeys(v json.RawMessage) (wrong string) {
+	if len(v) == 0 || v[0] != '{' {
+		return ""
+	}
+	for key, value := range parseObject(v, "").values {
+		for i := range len(key) {
+			if c := key[i]; !('a' <= c && c <= 'z' || '0' <= c && c <= '9' || c == '_') {
+				return key
+			}
+		}
+		if wrong := exactKeys(value); wrong != "" {
+			return wrong
+		}
+	}
+	return ""
+}
+
+// embedded checks JSON that a string holds.
+func embedded(text string) error { return strictjson.Check([]byte(text), maxDepth) }

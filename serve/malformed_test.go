@@ -188,14 +188,14 @@ func TestSurrogates(t *testing.T) {
 		}
 		decode(t, text, &e)
 		require.Equal(t, "prompt", e.Error.Param)
-		require.Contains(t, e.Error.Message, "prompt: there is "+half)
+		require.Contains(t, e.Error.Message, half+", an unpaired surrogate")
 	}
 	for more, param := range map[string]string{
 		`,"user":["\ud800"]`: `"user"`, `,"a":{"b":[{"\ud800":1}]}`: `"a"`, `,"\ud800":1`: "null", `,"\ud800":1,"\ud801":2`: "null",
 	} {
 		status, text := send("x", more)
 		require.Equal(t, 400, status, text)
-		require.Contains(t, text, `half of a surrogate pair`)
+		require.Contains(t, text, `unpaired surrogate`)
 		require.Contains(t, text, `"param":`+param)
 	}
 	for param, more := range map[string]object{ // JSON within strings

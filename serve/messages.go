@@ -36,6 +36,10 @@ func (s *Server) messageRequest(r *http.Request, f *fields, counting bool) (*mes
 	own := names{
 		"stop": "stop_sequences", "tool_choice.function": "tool_choice", "continue_final_message": "messages", "response_format": "structured_outputs",
 	}
+	if n := len(messages); n > 0 && messages[n-1]["role"] == "assistant" && messages[n-1]["content"] == "" && messages[n-1]["tool_calls"] == nil {
+		messages = messages[:n-1] // an empty one begins nothing
+		chat["messages"] = messages
+	}
 	if n := len(messages); n > 0 && messages[n-1]["role"] == "assistant" {
 		chat["continue_final_message"], chat["add_generation_prompt"] = true, false
 	}
@@ -49,6 +53,7 @@ func (s *Server) messageRequest(r *http.Request, f *fields, counting bool) (*mes
 		chat["max_tokens"] = f.integer("max_tokens", 0, 1, 1<<31-1)
 	}
 	callsOfMessage(f, chat, own)
+	messageOutput(f, chat, own)
 	if counting {
 		chat["stream"] = false
 	}
@@ -67,6 +72,27 @@ func (s *Server) messageRequest(r *http.Request, f *fields, counting bool) (*mes
 	}
 	q.c.q.Sampling.YieldEnd = true // distinguishes the end of a turn from a stop sequence
 	return q, nil
+}
+
+// messageOutput translates the format of the answer: output_config.format, or its older
+// name output_format.
+func messageOutput(f *fields, chat object, own names) {
+	o, path := f.object("output_format"), "output_format"
+	if config := f.object("output_config"); config != nil {
+		if of := config.object("format"); of != nil {
+			o, path = of, "output_config.format"
+		}
+		f.adopt(config)
+	}
+	if o == nil {
+		return
+	}
+	if t := o.str("type"); t != "json_schema" {
+		o.fail("type", "%q is not supported, expected json_schema", t)
+	}
+	chat["response_format"] = object{"type": "json_schema", "json_schema": object{"schema": o.raw("schema")}}
+	own["response_format"], own["response_format.json_schema"] = path, path
+	f.adopt(o)
 }
 
 // callsOfMessage translates the tools and which of them may be called.

@@ -48,10 +48,10 @@ type reasoning struct {
 
 // reasons determines how the answers begin, once the prompt is known. It makes formats
 // and calls apply to what follows the thoughts.
-func (c *chatRequest) reasons(hidden bool, budget int) {
+func (c *chatRequest) reasons(hidden bool, budget int) error {
 	v := c.v
 	if c.continues || !v.reasons() {
-		return
+		return nil
 	}
 	t := &reasoning{tok: v.tok, begin: -1, end: -1, hidden: hidden, budget: -1}
 	if id, ok := v.tok.ID(thinkBegin); ok {
@@ -59,6 +59,8 @@ func (c *chatRequest) reasons(hidden bool, budget int) {
 	}
 	if id, ok := v.tok.ID(thinkEnd); ok {
 		t.end, t.budget = id, budget
+	} else if budget >= 0 {
+		return invalid("thinking_token_budget", "thinking_token_budget: not supported by the model %s, which writes %s as several tokens", v.id, thinkEnd)
 	}
 	var tail []byte
 	for _, id := range c.q.Prompt[max(0, len(c.q.Prompt)-16):] {
@@ -66,7 +68,7 @@ func (c *chatRequest) reasons(hidden bool, budget int) {
 	}
 	switch tail = bytes.TrimSpace(tail); {
 	case bytes.HasSuffix(tail, []byte(thinkEnd)): // it was told not to think
-		return
+		return nil
 	case bytes.HasSuffix(tail, []byte(thinkBegin)):
 		t.opened = true
 	}
@@ -86,6 +88,7 @@ func (c *chatRequest) reasons(hidden bool, budget int) {
 		}
 		c.q.Mask = m.mask
 	}
+	return nil
 }
 
 // reasoningMask allows anything while the model thinks, except for the end of the answer.

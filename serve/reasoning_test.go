@@ -255,7 +255,7 @@ func TestReasoningMask(t *testing.T) {
 		mask[0] = yes
 		return mask, nil
 	}
-	c.reasons(false, -1)
+	require.NoError(t, c.reasons(false, -1))
 	require.True(t, c.q.ShowSpecial)
 	mask, err := c.q.Mask(t.Context(), 0, nil)
 	require.NoError(t, err)

@@ -199,6 +199,14 @@ func (s *Server) compression(f *fields, v *served, others ...string) *lukv.Polic
 			o.values[key] = json.RawMessage(`{"name":` + string(v) + `}`)
 		}
 	}
+	notZero(o)
+	if decode := o.object("decode"); decode != nil {
+		notZero(decode)
+		o.adopt(decode)
+	}
+	if wrong := exactKeys(f.raw("kv_compression")); wrong != "" {
+		o.fail(wrong, "unknown: all keys are written in lower case")
+	}
 	if o.err != nil {
 		f.err = o.err
 		return nil
@@ -219,6 +227,15 @@ func (s *Server) compression(f *fields, v *served, others ...string) *lukv.Polic
 		return nil
 	}
 	return s.fitting(v, p)
+}
+
+// notZero refuses budgets of 0, which a policy takes for none.
+func notZero(o *fields) {
+	for _, key := range []string{"budget_tokens", "budget_bytes"} {
+		if string(o.raw(key)) == "0" {
+			o.fail(key, "found 0, expected more; leave it out for no budget")
+		}
+	}
 }
 
 // fitting returns a policy with the profile that its allocator needs, if none is named

@@ -2,6 +2,7 @@ package serve
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -309,8 +310,9 @@ func (t *toolCalls) orFormat(ctx context.Context, v *served, format language) la
 		return format
 	}
 	return language{
-		part: grammar.OneOf(format.part, grammar.Sequence(grammar.Text(t.mark), calls.part)),
-		key:  fmt.Appendf(nil, "either %d %s%s", len(format.key), format.key, calls.key),
+		part:  grammar.OneOf(format.part, grammar.Sequence(grammar.Text(t.mark), calls.part)),
+		field: format.field,
+		key:   fmt.Appendf(nil, "either %d %s%s", len(format.key), format.key, calls.key),
 	}
 }
 
@@ -413,10 +415,24 @@ func (c *callReader) add(text string, last bool) (string, []callDelta) {
 		}
 	}
 	if last && c.calls == 0 {
-		content += c.lost + c.buf
+		// Where nothing but a call can come, the beginning of one is no text.
+		if c.t.choice == "auto" && !c.cutHead() {
+			content += c.lost + c.buf
+		}
 		c.buf, c.lost = "", ""
 	}
 	return content, calls
+}
+
+// cutHead reports whether what is undecided is the beginning of a call after a mark.
+func (c *callReader) cutHead() bool {
+	rest := strings.TrimLeft(c.buf, " [\n")
+	for name := range c.t.names {
+		if c.t.mark != "" && c.stage == inHead && strings.HasPrefix(callBegin+name+`", "`+c.t.key+`": `, rest) {
+			return true
+		}
+	}
+	return false
 }
 
 // text returns what is certain not to be part of a call. In a syntax without a mark, the
@@ -517,10 +533,10 @@ func messageCalls(m *fields) []any {
 		} else {
 			function := new(chat.Object).Set("name", fn.str("name"))
 			arguments := &chat.Object{}
-			if text := fn.str("arguments"); text != "" && json.Unmarshal([]byte(text), arguments) != nil {
-				fn.fail("arguments", "expected a text that is a JSON object")
-			} else if half := loneSurrogate([]byte(text)); half != "" {
-				fn.fail("arguments", "there is %s, half of a surrogate pair, which is no character", half)
+			if text := fn.str("arguments"); text != "" {
+				if err := cmp.Or(embedded(text), json.Unmarshal([]byte(text), arguments)); err != nil {
+					fn.fail("arguments", "expected a text that is a JSON object: %v", err)
+				}
 			}
 			call.Set("function", function.Set("arguments", arguments))
 			o.adopt(fn)

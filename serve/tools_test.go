@@ -351,7 +351,7 @@ func TestReadCalls(t *testing.T) {
 		{qwenTools, "Let me see. <tool\n<tool_call>\n{\"name\": \"weather\", \"arguments\": " + one + "}\n</tool_call>\n<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>", "Let me see. <tool\n", both},
 		{qwenTools, "<tool_call> is a mark, and {\"name\": \"no\"} no call of it", "<tool_call> is a mark, and {\"name\": \"no\"} no call of it", nil},
 		{qwenTools, "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"ci", "", []call{{"weather", `{"ci`}}},
-		{qwenTools, "<tool_call>\n{\"name\": \"wea", "<tool_call>\n{\"name\": \"wea", nil},
+		{qwenTools, "<tool_call>\n{\"name\": \"wea", "", nil}, // the mark lets nothing but a call follow
 		{qwenTools, "nothing <tool_ca", "nothing <tool_ca", nil},
 		{mistralTools, `[TOOL_CALLS] [{"name": "weather", "arguments": ` + one + `}, {"name": "now", "arguments": {}}]`, "", both},
 		{mistralTools, `[TOOL_CALLS][{"name": "now", "arguments": {}}]`, "", both[1:]},
@@ -371,7 +371,7 @@ func TestReadCalls(t *testing.T) {
 		n := len(test.answer)
 		for i := range n + 1 {
 			for j := i; j <= n; j += 1 + (n-i)/6 {
-				r := callReader{t: &toolCalls{toolSyntax: &test.syntax, names: names}}
+				r := callReader{t: &toolCalls{toolSyntax: &test.syntax, names: names, choice: "auto"}}
 				text := ""
 				var calls []call
 				for k, piece := range []string{test.answer[:i], test.answer[i:j], test.answer[j:]} {
@@ -415,6 +415,22 @@ func family(t testing.TB, template, token string) *testServer {
 	m, err := model.Open(context.Background(), dir)
 	require.NoError(t, err)
 	return serveModel(t, m, Options{}, engine.Options{})
+}
+
+// TestCutHeads: the beginning of a call that has to be made is no text, wherever it is cut.
+func TestCutHeads(t *testing.T) {
+	for _, syntax := range []toolSyntax{qwenTools, mistralTools, llamaTools, plainTools} {
+		whole := syntax.mark + syntax.before + callBegin + `now", "` + syntax.key + `": `
+		if syntax.name == mistralTools.name {
+			whole = syntax.mark + "[" + callBegin + `now", "` + syntax.key + `": `
+		}
+		for n := range len(whole) {
+			r := callReader{t: &toolCalls{toolSyntax: &syntax, names: map[string]bool{"now": true}}}
+			text, calls := r.add(whole[:n], true)
+			require.Empty(t, text, "%s: %q", syntax.name, whole[:n])
+			require.Empty(t, calls)
+		}
+	}
 }
 
 // likeLlama writes calls as Llama 3.1 does: one, as the whole answer.

@@ -12,11 +12,11 @@ import (
 // completion, and the parts of the answer become blocks: reasoning, texts and calls.
 
 // passed are fields that mean the same in every form.
-var passed = []string{
+var passed = append([]string{
 	"model", "stream", "temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty", "repetition_penalty",
 	"logit_bias", "ignore_eos", "stop_token_ids", "cache_salt", "kv_compression", "document", "context", "chat_template_kwargs",
 	"parallel_tool_calls", "structured_outputs", "include_reasoning", "thinking_token_budget",
-}
+}, unsupported...)
 
 // object is a JSON object to be written.
 type object = map[string]any
@@ -27,7 +27,8 @@ func (s *Server) asChat(r *http.Request, f *fields, others object, own names, co
 	if f.err != nil {
 		return nil, f.err
 	}
-	out := &fields{values: map[string]json.RawMessage{}, ctx: f.ctx}
+	out := newFields("")
+	out.ctx = f.ctx
 	for _, k := range passed {
 		if v := f.raw(k); v != nil {
 			out.values[k] = v
@@ -81,14 +82,7 @@ func (f *fields) objects(key string, n int) []*fields {
 			f.fail(at, "found %s, expected an object", kind(raw))
 			return nil
 		}
-		o, err := parseObject(raw, f.name(at))
-		if err != nil {
-			if f.err == nil {
-				f.err = err
-			}
-			return nil
-		}
-		out = append(out, o)
+		out = append(out, parseObject(raw, f.name(at)))
 	}
 	return out
 }

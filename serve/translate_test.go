@@ -231,7 +231,7 @@ func TestMessages(t *testing.T) {
 		`{"model":"needle/llama","max_tokens":3,"messages":[{"role":"user","content":"x"}],"thinking":{"type":"enabled"}}`: "thinking",
 		`{"model":"needle/llama","max_tokens":3,"messages":[{"role":"user","content":"x"}],"tool_choice":{"type":"x"}}`:    "unknown",
 		`{"model":"x","max_tokens":3,"messages":[{"role":"user","content":"x"}]}`:                                          "not_found_error",
-		`{`: "not JSON",
+		`{`: "read the body",
 	} {
 		status, text, h := ts.do(t, "POST", "/v1/messages", body)
 		require.Contains(t, []int{400, 404}, status, text)
@@ -367,7 +367,7 @@ func TestNamesInErrors(t *testing.T) {
 		{"messages", `"messages":[` + user + `],"tools":[{"name":"a"}],"tool_choice":{"type":"tool","name":"b"}`, `tool_choice.name: \"b\" is none`, ""},
 		{"messages", `"messages":[` + user + `,{"role":"assistant","content":"x"}],"context":"c"`, "messages: cannot be combined with a context", ""},
 		{"messages", `"messages":[` + user + `,{"role":"assistant","content":[{"type":"tool_use","id":"t","name":"n","input":7}]},` + user + `]`, "messages[1].content[0].input: found a number", ""},
-		{"messages", `"messages":[` + user + `],"structured_outputs":{"regex":"["}`, "structured_outputs: ", ""},
+		{"messages", `"messages":[` + user + `],"structured_outputs":{"regex":"["}`, "structured_outputs.regex: ", ""},
 		{"messages", `"messages":[` + user + `],"temperature":7`, "temperature: found", ""},
 		{"responses", `"input":[]`, "input: there are none", "input"},
 		{"responses", `"input":"` + long + `"`, "maximum context length", "input"},
@@ -381,8 +381,8 @@ func TestNamesInErrors(t *testing.T) {
 		{"responses", `"input":"x","text":{"format":{"type":"json_schema"}}`, "text.format.schema: missing", "text.format.schema"},
 		{"responses", `"input":"x","text":{"format":{"type":"xml"}}`, "text.format.type: ", "text.format.type"},
 		{"responses", `"input":"x","text":{"format":{"type":"json_schema","schema":{"not":{}}}}`, "text.format: ", "text.format"},
-		{"responses", `"input":"x","structured_outputs":{"regex":"["}`, "structured_outputs: ", "structured_outputs"},
-		{"responses", `"input":"x","text":{"format":{"type":"text"}},"structured_outputs":{"regex":"["}`, "structured_outputs: ", "structured_outputs"},
+		{"responses", `"input":"x","structured_outputs":{"regex":"["}`, "structured_outputs.regex: ", "structured_outputs.regex"},
+		{"responses", `"input":"x","text":{"format":{"type":"text"}},"structured_outputs":{"regex":"["}`, "structured_outputs.regex: ", "structured_outputs.regex"},
 	} {
 		status, text, _ := ts.do(t, "POST", "/v1/"+x.path, `{"model":"needle/llama","max_tokens":3,`+x.body+`}`)
 		require.Equal(t, 400, status, text)
