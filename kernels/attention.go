@@ -74,6 +74,7 @@ type AttentionArgs struct {
 	End      int       // logical slots that token 0 sees: [0, End); token i sees [0, End+i)
 	Window   int       // if positive, a token sees only the last Window of these slots
 	Scale    float32   // factor of the scores, log2 e included
+	Cap      float32   // if positive, what SoftCap limits scaled scores to, log2 e included
 	KV       KV
 	Stats    []Softmax // [N*Group] or nil: receives the softmax statistics
 
@@ -296,6 +297,9 @@ func blockPortable(acc, p, q []float32, a *AttentionArgs, from int) Softmax {
 	} else {
 		scoresPortable(p, q, &a.KV, from, a.Scale)
 	}
+	if a.Cap > 0 {
+		CPU{}.SoftCap(p, a.Cap)
+	}
 	m := minusInf
 	for _, t := range p {
 		if t > m {
@@ -430,9 +434,13 @@ func valuesBF16Portable(acc, p []float32, kv *KV, from int) {
 
 // AttentionWeights sets dst[j] to the attention probability of query q [HeadDim]
 // on logical slot from+j, exp2(score - st.Max)/st.Sum, given the statistics that
-// Attention computed for this query.
-func (c CPU) AttentionWeights(dst, q []float32, kv *KV, from int, scale float32, st Softmax) {
+// Attention computed for this query with the same scale and limit, which is
+// AttentionArgs.Cap.
+func (c CPU) AttentionWeights(dst, q []float32, kv *KV, from int, scale, limit float32, st Softmax) {
 	c.attentionScores(dst, q, kv, from, scale)
+	if limit > 0 {
+		c.SoftCap(dst, limit)
+	}
 	c.softmaxWeights(dst, st)
 }
 

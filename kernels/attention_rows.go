@@ -374,6 +374,11 @@ func (t *queryRows) block(from, to int) {
 	} else {
 		t.scores(base, from, to)
 	}
+	if t.Cap > 0 {
+		for r := range t.n {
+			t.c.SoftCap(s.p[r*attentionStride:][s.lo[r]:s.hi[r]], t.Cap)
+		}
+	}
 	for r := 0; r < t.padded; r += t.group {
 		t.weights(r)
 	}

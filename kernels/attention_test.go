@@ -41,7 +41,7 @@ func TestAttentionRows(t *testing.T) {
 }
 
 func checkAttentionRows(t *testing.T, i int, s attentionShape, typ tensor.Type, inBF16 bool) (checks int) {
-	o := attentionOp(typ, s, inBF16)
+	o := attentionOp(typ, s, inBF16, 0)
 	data := make([]mem, len(o.operands))
 	r := rand.New(rand.NewPCG(7, uint64(i)))
 	seen := s.end + s.n*3/4 - s.base
@@ -110,7 +110,7 @@ func TestAttentionDoesNotAllocate(t *testing.T) {
 		round := func() {
 			a := AttentionArgs{Out: out, Q: q, Stride: 4 * dim, N: 2, Group: 4, End: n, Scale: AttentionScale(dim), KV: kv}
 			c.Attention(&a, &s)
-			c.AttentionWeights(scores[:n-5], q[:dim], &kv, 5, a.Scale, Softmax{Sum: 1})
+			c.AttentionWeights(scores[:n-5], q[:dim], &kv, 5, a.Scale, 0, Softmax{Sum: 1})
 		}
 		round()
 		assert.Zero(t, testing.AllocsPerRun(3, round), "%v", c)

@@ -225,6 +225,7 @@ const (
 	ActAttention                   // [Heads*HeadDim]
 	ActMLP                         // [Intermediate]
 	ActLogits                      // [Vocab]
+	ActBranch                      // [Hidden] what a branch adds to ActX; devices have none
 )
 
 // Columns returns the number of columns of an activation.

@@ -42,9 +42,18 @@ func init() {
 		{dim: 16, page: 256, group: 100, n: 1, end: 257},
 	} {
 		for _, t := range []tensor.Type{tensor.F32, tensor.F16, tensor.BF16} {
-			register(attentionOp(t, s, false))
+			register(attentionOp(t, s, false, 0))
 		}
-		register(attentionOp(tensor.BF16, s, true))
+		register(attentionOp(tensor.BF16, s, true, 0))
+	}
+	for _, s := range []attentionShape{
+		{dim: 64, page: 64, group: 4, n: 1, end: 300},
+		{dim: 64, page: 16, group: 4, n: 19, end: 250},
+		{dim: 256, page: 32, group: 2, n: 10, end: 100},
+		{dim: 48, page: 16, group: 3, n: 9, end: 60, window: 21, base: 32},
+		{dim: 12, page: 16, group: 2, n: 2, end: 20},
+	} {
+		register(attentionOp(tensor.F32, s, false, 1.5), attentionOp(tensor.BF16, s, false, 1.5), attentionOp(tensor.BF16, s, true, 1.5))
 	}
 	for _, t := range []tensor.Type{tensor.F32, tensor.F16, tensor.BF16} {
 		for _, s := range []struct{ dim, page, from, n int }{
@@ -64,7 +73,7 @@ func cacheView(t tensor.Type, k, v mem, dim, page, base int) KV {
 	return kv
 }
 
-func attentionOp(t tensor.Type, s attentionShape, inBF16 bool) op {
+func attentionOp(t tensor.Type, s attentionShape, inBF16 bool, limit float32) op {
 	gap := 3 // between the rows of two tokens
 	stride := s.group*s.dim + gap
 	entries := (max(s.end+s.n-1, 1) - s.base + s.page - 1) / s.page * s.page
@@ -72,7 +81,7 @@ func attentionOp(t tensor.Type, s attentionShape, inBF16 bool) op {
 		return AttentionArgs{
 			Out: b[0].f32()[from*stride:], Q: b[2].f32()[from*stride:], Stride: stride,
 			N: to - from, Group: s.group, End: s.end + from, Window: s.window,
-			Scale: AttentionScale(s.dim),
+			Scale: AttentionScale(s.dim), Cap: limit,
 			KV:    cacheView(t, b[3], b[4], s.dim, s.page, s.base),
 			Stats: view[Softmax](b[1])[from*s.group:],
 			BF16:  inBF16,
@@ -85,6 +94,9 @@ func attentionOp(t tensor.Type, s attentionShape, inBF16 bool) op {
 	name := "Attention"
 	if inBF16 {
 		name = "AttentionBF16"
+	}
+	if limit > 0 {
+		name += fmt.Sprintf("Cap%g", limit)
 	}
 	o := op{
 		name: fmt.Sprintf("%s/%v/%+v", name, t, s),
@@ -137,7 +149,7 @@ func scoresOp(t tensor.Type, dim, page, from, n int) op {
 	compute := func(c CPU, b []mem, lo, hi int) {
 		kv := cacheView(t, b[3], b[3], dim, page, 0)
 		c.AttentionScores(b[0].f32()[lo:hi], b[2].f32(), &kv, from+lo, 0.7)
-		c.AttentionWeights(b[1].f32()[lo:hi], b[2].f32(), &kv, from+lo, 0.7, st)
+		c.AttentionWeights(b[1].f32()[lo:hi], b[2].f32(), &kv, from+lo, 0.7, 0, st)
 	}
 	o := op{
 		name: fmt.Sprintf("AttentionScores/%v/dim%d,page%d,from%d,n%d", t, dim, page, from, n),

@@ -35,6 +35,27 @@ func init() {
 						c.SwiGLU(b[0].f32()[h:], b[1].f32()[h:], b[2].f32()[h:])
 					}},
 				}},
+			op{name: name("GeGLU"), operands: []operand{f32("dst", n, out), f32("gate", n, in), f32("up", n, in)},
+				ways: []way{
+					{"whole", func(c CPU, b []mem) { c.GeGLU(b[0].f32(), b[1].f32(), b[2].f32()) }},
+					{"one by one", func(c CPU, b []mem) {
+						for i := range n {
+							c.GeGLU(b[0].f32()[i:i+1], b[1].f32()[i:], b[2].f32()[i:])
+						}
+					}},
+				}},
+			op{name: name("SoftCap"), operands: []operand{f32("x", n, inout)},
+				ways: []way{
+					{"whole", func(c CPU, b []mem) { c.SoftCap(b[0].f32(), 3) }},
+					{"in parts", func(c CPU, b []mem) {
+						c.SoftCap(b[0].f32()[:n/3], 3)
+						c.SoftCap(b[0].f32()[n/3:], 3)
+					}},
+				}},
+			op{name: name("Scale"), operands: []operand{f32("x", n, inout)},
+				ways: whole(func(c CPU, b []mem) { c.Scale(b[0].f32(), 0.3) })},
+			op{name: name("AddScaled"), operands: []operand{f32("dst", n, inout), f32("x", n, in)},
+				ways: whole(func(c CPU, b []mem) { c.AddScaled(b[0].f32(), b[1].f32(), 0.3) })},
 			op{name: name("Exp2"), operands: []operand{f32("dst", n, out), f32("x", n, in), f32("wide", n, out)},
 				ways: []way{
 					{"one by one", func(_ CPU, b []mem) { exps(Exp2, 100, b) }},

@@ -16,8 +16,8 @@ func init() {
 			matMulOp(t, false, 16, 2048, 11),
 			matMulOp(t, false, 25, 1040, 6),
 			matMulOp(t, false, 49, 2096, 5),
-			attentionOp(t, attentionShape{dim: 112, page: 64, group: 6, n: 2, end: 255}, false),
-			attentionOp(t, attentionShape{dim: 192, page: 32, group: 7, n: 1, end: 300}, false),
+			attentionOp(t, attentionShape{dim: 112, page: 64, group: 6, n: 2, end: 255}, false, 0),
+			attentionOp(t, attentionShape{dim: 192, page: 32, group: 7, n: 1, end: 300}, false, 0),
 		)
 	}
 	register(
@@ -29,8 +29,8 @@ func init() {
 		matMulOp(tensor.BF16, true, 26, 2240, 13),
 		matMulOp(tensor.BF16, true, 25, 96, 136),
 		matMulOp(tensor.BF16, true, 24, 192, 134),
-		attentionOp(tensor.BF16, attentionShape{dim: 112, page: 64, group: 6, n: 2, end: 255}, true),
-		attentionOp(tensor.BF16, attentionShape{dim: 192, page: 32, group: 7, n: 1, end: 300}, true),
-		attentionOp(tensor.BF16, attentionShape{dim: 64, page: 32, group: 3, n: 40, end: 217, window: 90, base: 96}, true),
+		attentionOp(tensor.BF16, attentionShape{dim: 112, page: 64, group: 6, n: 2, end: 255}, true, 0),
+		attentionOp(tensor.BF16, attentionShape{dim: 192, page: 32, group: 7, n: 1, end: 300}, true, 0),
+		attentionOp(tensor.BF16, attentionShape{dim: 64, page: 32, group: 3, n: 40, end: 217, window: 90, base: 96}, true, 0),
 	)
 }

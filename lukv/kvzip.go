@@ -115,7 +115,6 @@ func (r *RepeatScores) Add(ctx context.Context, l *Layer, h int, x Repetition) e
 	keys = append(keys, own[:m*D]...)
 	n := sinks + chunk + m
 	w := kernels.F32Matrix(keys, n, D)
-	scale := 1 / l.logitDivisor()
 	p, queries := ws.Float32s(repeatRows*n), ws.Float32s(repeatRows*D)
 	best := r.best[h][x.From:x.To]
 	var weight []float64
@@ -137,7 +136,7 @@ func (r *RepeatScores) Add(ctx context.Context, l *Layer, h int, x Repetition) e
 			l.CPU.MatMul(p, n, queries, D, rows, &w, 0, n)
 			for i := range rows {
 				row := p[i*n : i*n+sinks+chunk+from+i+1]
-				softmax(l.CPU, row, scale)
+				l.softmax(row)
 				for t, v := range row[sinks : sinks+chunk] {
 					if x.Inputs != nil {
 						v = float32(float64(float64(v)*weight[t]) / float64(x.Inputs[from+i]))

@@ -62,6 +62,11 @@ type Layer struct {
 	InvFreq   []float64
 	RopeScale float64
 
+	// ScoreScale is the factor of products of query and key, 0 for 1/√D. If ScoreCap is
+	// above 0, a score s so scaled becomes ScoreCap·tanh(s/ScoreCap).
+	ScoreScale float64
+	ScoreCap   float64
+
 	// Share is the uniform budget n of a head where it is known, 0 otherwise.
 	// Budgets holds each head's own budget where those are known beforehand;
 	// nil: Share each. Only metrics whose scores depend on the budget use
@@ -396,19 +401,37 @@ func (l *Layer) attend(ctx context.Context, h, rows, T int, row func(i int) []fl
 	if err != nil {
 		return err
 	}
-	scale := 1 / l.logitDivisor()
 	for i := range rows {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		softmax(l.CPU, p[i*T:i*T+seen[i]], scale)
+		l.softmax(p[i*T : i*T+seen[i]])
 		clear(p[i*T+seen[i] : (i+1)*T])
 	}
 	return nil
 }
 
-// logitDivisor returns √D, by which products of query and key are divided.
-func (l *Layer) logitDivisor() float64 { return math.Sqrt(float64(l.HeadDim)) }
+// logitDivisor returns by what products of query and key are divided, √D unless the layer
+// says otherwise.
+func (l *Layer) logitDivisor() float64 {
+	if l.ScoreScale != 0 {
+		return 1 / l.ScoreScale
+	}
+	return math.Sqrt(float64(l.HeadDim))
+}
+
+// softmax replaces products z of query and key by attention weights.
+func (l *Layer) softmax(z []float32) {
+	scale := 1 / l.logitDivisor()
+	if l.ScoreCap > 0 {
+		for i, v := range z {
+			z[i] = float32(float64(v) * scale)
+		}
+		l.CPU.SoftCap(z, float32(l.ScoreCap))
+		scale = 1
+	}
+	softmax(l.CPU, z, scale)
+}
 
 // softmax replaces logits z by the softmax of scale*z.
 func softmax(cpu kernels.CPU, z []float32, scale float64) {

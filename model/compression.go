@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 
@@ -55,7 +56,7 @@ func newCompression(m *Model, o SessionOptions) (*compression, error) {
 	}
 	comp := &compression{m: m, plan: plan, memory: &lukv.Scratch{Scores: true, Heap: true}}
 	if plan.Rerotates() {
-		if plan.Policy().Allocator.Name != "uniform" || shape.Excluded != nil || m.rope.dynamic() {
+		if plan.Policy().Allocator.Name != "uniform" || shape.Excluded != nil || m.dynamicRope() {
 			return nil, errors.New("compression: renumbering positions works with the uniform allocator, without sliding windows and without dynamic rope scaling only")
 		}
 		comp.renumber = true
@@ -314,8 +315,8 @@ func (c *compression) decodeView(s *Session, at, next int) *lukv.Layer {
 	l := v.layer
 	l.NextPosition, l.GuaranteedBudget, l.Ratio = next, 0, 0
 	l.Scratch = c.memory
-	if s.m.rope.dynamic() {
-		l.InvFreq = s.m.rope.invFreq(next)
+	if r := s.m.ropeOf(at); r.dynamic() {
+		l.InvFreq = r.invFreq(next)
 	}
 	s.lengths(l, v.lens)
 	return l
@@ -335,8 +336,12 @@ func (s *Session) layerView(at, next int) *lukv.Layer {
 		OutputDim:    cfg.Hidden,
 		Positions:    func(h int) []int32 { return s.cache.Positions(at, h, nil) },
 		NextPosition: next,
-		InvFreq:      m.rope.invFreq(next), RopeScale: m.rope.attentionFactor(),
-		CPU: m.cpu, Parallel: m.Parallel,
+		InvFreq:      m.ropeOf(at).invFreq(next), RopeScale: m.ropeOf(at).attentionFactor(),
+		ScoreCap: m.plan[at].scoreCap,
+		CPU:      m.cpu, Parallel: m.Parallel,
+	}
+	if p := &m.plan[at]; p.scoreScale != 1/math.Sqrt(float64(cfg.HeadDim)) {
+		l.ScoreScale = p.scoreScale
 	}
 	s.lengths(l, make([]int, cfg.KVHeads))
 	return l

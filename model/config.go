@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"math"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/lukv/lukv/internal/inputfile"
@@ -74,7 +75,9 @@ type Config struct {
 
 	Generation GenerationDefaults
 
-	plan []layerPlan // of every layer, see layerPlans
+	plan      []layerPlan // of every layer, see layerPlans
+	moreRopes []RopeConfig
+	scalars   scalars
 }
 
 // GenerationDefaults are the sampling settings that come with a checkpoint, in
@@ -155,29 +158,31 @@ func ParseConfig(text []byte) (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
+	o, outer, err := o.unwrap()
+	if err != nil {
+		return nil, err
+	}
 	f, err := findFamily(o)
 	if err != nil {
 		return nil, err
 	}
 	for _, key := range []string{"quantization_config", "quantization", "compression_config"} {
-		if o.Has(key) {
+		if o.Has(key) || outer.Has(key) {
 			return nil, fmt.Errorf("%q: quantized checkpoints are %w, expected plain float weights", key, ErrUnsupported)
 		}
 	}
-	if act := o.String("hidden_act", "silu"); act != "silu" && act != "swish" && o.Err() == nil {
-		return nil, fmt.Errorf("\"hidden_act\": activation %q is %w, expected \"silu\"", act, ErrUnsupported)
-	}
-	def := f.defaults
+	def := &f.defaults
+	o.activation(def)
 	c := &Config{
 		Arch:           f.arch,
 		Layers:         o.Int("num_hidden_layers", strictjson.Required, 1, maxLayers),
 		Hidden:         o.Int("hidden_size", strictjson.Required, 1, maxWidth),
 		Intermediate:   o.Int("intermediate_size", strictjson.Required, 1, maxWidth),
-		Heads:          o.Int("num_attention_heads", strictjson.Required, 1, maxHeads),
-		Vocab:          o.Int("vocab_size", strictjson.Required, 1, maxVocab),
+		Heads:          o.Int("num_attention_heads", def.orRequired(def.heads), 1, maxHeads),
+		Vocab:          o.Int("vocab_size", def.orRequired(def.vocab), 1, maxVocab),
 		MaxPositions:   o.Int("max_position_embeddings", def.maxPositions, 1, maxPositionsCap),
-		NormEps:        o.Float("rms_norm_eps", 1e-6),
-		TiedEmbeddings: o.Bool("tie_word_embeddings", false),
+		NormEps:        o.Float("rms_norm_eps", def.normEps()),
+		TiedEmbeddings: o.Bool("tie_word_embeddings", def.tied),
 		BOS:            o.ids("bos_token_id"),
 		EOS:            o.ids("eos_token_id"),
 		Generation:     neutralGeneration(),
@@ -207,20 +212,55 @@ func ParseConfig(text []byte) (*Config, error) {
 	}
 	c.HeadDim = o.Int("head_dim", c.HeadDim, 1, maxHeadDim)
 
-	f.read(o, c)
 	c.Type = o.elementType()
-	c.Rope = o.rope(c.MaxPositions)
+	if !def.ropeByKind {
+		c.Rope = o.rope(c, def)
+	}
+	f.read(o, c)
 	if o.Err() != nil {
 		return nil, o.Err()
+	}
+	for at, p := range c.plan {
+		c.Windows[at] = p.window
 	}
 	if c.Rope.Type == "yarn" {
 		c.stretchYarn()
 	}
 	// The rotation's own checks, including that HeadDim is even.
-	if _, err := newRope(c); err != nil {
+	if _, err := newRopes(c); err != nil {
 		return nil, err
 	}
 	return c, nil
+}
+
+// textKeys are the keys that the config of a multimodal checkpoint may hold beside that of
+// its text model.
+var textKeys = []string{"bos_token_id", "eos_token_id", "tie_word_embeddings", "dtype", "torch_dtype"}
+
+// wrappers are the architectures of multimodal checkpoints whose text model, under
+// text_config, is supported, with the architecture of text models that do not name theirs.
+var wrappers = map[string]string{"gemma3": "gemma3_text", "mistral3": "mistral"}
+
+// unwrap returns the config of the text model if o is that of a multimodal checkpoint, and
+// the one around it; otherwise o and an empty one.
+func (o object) unwrap() (text, outer object, err error) {
+	inner, ok := wrappers[o.String("model_type", "")]
+	if !ok || !o.Has("text_config") {
+		return o, object{}, o.Err()
+	}
+	text = object{o.Object("text_config")}
+	if o.Err() != nil {
+		return object{}, object{}, o.Err()
+	}
+	for _, key := range textKeys {
+		if raw := o.Raw(key); raw != nil && !text.Has(key) {
+			text.Set(key, raw)
+		}
+	}
+	if !text.Has("model_type") {
+		text.Set("model_type", []byte(strconv.Quote(inner)))
+	}
+	return text, o, nil
 }
 
 // stretchYarn sets MaxPositions to what a YaRN config allows. Checkpoints of the
@@ -234,69 +274,6 @@ func (c *Config) stretchYarn() {
 	if n := r.Factor * float64(r.OriginalMax); n > float64(c.MaxPositions) {
 		c.MaxPositions = int(min(n, maxPositionsCap))
 	}
-}
-
-// rope collects the rotation's settings from both generations of configs, for a model
-// of maxPositions. The values are checked by newRope.
-func (o object) rope(maxPositions int) RopeConfig {
-	// The newer rope_parameters hold everything; in the older form rope_theta
-	// is next to rope_scaling. Where a user has added rope_scaling to a newer
-	// config, it may replace the parameters only if these scale nothing.
-	params, scaling := object{o.Object("rope_parameters")}, object{o.Object("rope_scaling")}
-	o.sole("partial_rotary_factor", 1)
-	r := RopeConfig{Theta: o.Float("rope_theta", 10000)}
-	for _, p := range []object{params, scaling} {
-		r.Theta = p.Float("rope_theta", r.Theta)
-		p.sole("partial_rotary_factor", 1)
-		for _, kind := range []string{"full_attention", "sliding_attention"} {
-			if p.Has(kind) {
-				p.Fail(kind, "different rotations for kinds of layers are %w", ErrUnsupported)
-			}
-		}
-	}
-	kind := func(p object) string { return p.String("rope_type", p.String("type", "")) }
-	settings := func(p object) RopeConfig {
-		r := RopeConfig{Type: kind(p), Theta: r.Theta, Factor: p.Float("factor", 0)}
-		r.OriginalMax = p.Int("original_max_position_embeddings", 0, 1, maxPositionsCap)
-		switch r.Type {
-		case "llama3":
-			r.LowFreq = p.Float("low_freq_factor", 0)
-			r.HighFreq = p.Float("high_freq_factor", 0)
-		case "yarn":
-			r.BetaFast = p.Float("beta_fast", 0)
-			r.BetaSlow = p.Float("beta_slow", 0)
-			r.NoTruncate = !p.Bool("truncate", true)
-			r.AttentionFactor = p.Float("attention_factor", 0)
-			if p.Has("attention_factor") && r.AttentionFactor <= 0 {
-				p.Fail("attention_factor", "found %g, expected a number above 0", r.AttentionFactor)
-			}
-			r.MScale = p.Float("mscale", 0)
-			r.MScaleAllDim = p.Float("mscale_all_dim", 0)
-		}
-		return r
-	}
-	p := params
-	switch paramsKind, scalingKind := kind(params), kind(scaling); {
-	case scaling.Len() > 0 && scalingKind == "":
-		scaling.Fail("rope_type", "missing")
-	case params.Has("factor") && paramsKind == "":
-		params.Fail("rope_type", "missing")
-	case scaling.Len() == 0 || scalingKind == "default":
-	case paramsKind == "" || paramsKind == "default":
-		p = scaling
-	case settings(params) == settings(scaling): // written for readers of either form
-	default:
-		o.Fail("rope_scaling", "another scaling than in \"rope_parameters\", expected one")
-	}
-	r = settings(p)
-	if r.Type == "llama3" || r.Type == "yarn" {
-		// Where it stands beside the scaling, it goes before, as in transformers.
-		r.OriginalMax = o.Int("original_max_position_embeddings", r.OriginalMax, 1, maxPositionsCap)
-	}
-	if r.Type == "yarn" && p.Null("factor") && r.OriginalMax > 0 {
-		r.Factor = float64(maxPositions) / float64(r.OriginalMax) // as in transformers
-	}
-	return r
 }
 
 // elementType returns the declared type, 0 if there is none or tensors cannot have

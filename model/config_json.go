@@ -2,6 +2,7 @@ package model
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/lukv/lukv/internal/strictjson"
@@ -24,12 +25,32 @@ func parseObject(text []byte) (object, error) {
 	return object{o}, nil
 }
 
-// sole fails unless the number is absent or has the given value, the only one
-// supported.
-func (o object) sole(key string, value float64) {
-	if v := o.Float(key, value); v != value {
-		o.Fail(key, "a value of %g is %w, expected %g", v, ErrUnsupported, value)
+// floats reads a list of at most n numbers, nil if absent.
+func (o object) floats(key string, n int) []float64 {
+	var list []float64
+	for _, raw := range o.List(key, n) {
+		v, err := strconv.ParseFloat(string(raw), 64)
+		if err != nil {
+			o.Wrong(key, "a list of numbers")
+			return nil
+		}
+		list = append(list, v)
 	}
+	return list
+}
+
+// ints reads a list of at most n whole numbers from 0 on, nil if absent.
+func (o object) ints(key string, n int) []int {
+	var list []int
+	for _, raw := range o.List(key, n) {
+		v, err := strconv.Atoi(string(raw))
+		if err != nil || v < 0 {
+			o.Wrong(key, "a list of whole numbers")
+			return nil
+		}
+		list = append(list, v)
+	}
+	return list
 }
 
 // truth reads a boolean that may be written as 0 or 1.

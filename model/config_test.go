@@ -219,7 +219,7 @@ func TestConfigRefuses(t *testing.T) {
 		{"scaling as string", jsonKeys{"rope_scaling": "linear"}, "rope_scaling", false},
 		{"scaling without type", jsonKeys{"rope_scaling": jsonKeys{"factor": 2}}, `"rope_scaling.rope_type": missing`, false},
 		{"parameters without type", jsonKeys{"rope_parameters": jsonKeys{"factor": 2}}, `"rope_parameters.rope_type": missing`, false},
-		{"type of scaling", jsonKeys{"rope_scaling": jsonKeys{"type": "longrope", "factor": 2}}, "longrope", true},
+		{"type of scaling", jsonKeys{"rope_scaling": jsonKeys{"type": "spiral", "factor": 2}}, "spiral", true},
 		{"type as number", jsonKeys{"rope_scaling": jsonKeys{"type": 3}}, `"rope_scaling.type": found 3`, false},
 		{"factor missing", jsonKeys{"rope_scaling": jsonKeys{"type": "dynamic"}}, "rope factor", false},
 		{"factor below 1", jsonKeys{"rope_scaling": jsonKeys{"type": "linear", "factor": 0.5}}, "rope factor", false},

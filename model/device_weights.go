@@ -84,6 +84,11 @@ func (m *Model) openDevice(ctx context.Context, w *Weights, o *options) error {
 	case n == 0 || o.device == nil && (o.deviceName == "" || o.deviceName == "cpu"):
 		return nil
 	}
+	for at := range n {
+		if err := m.onDevices(&m.plan[at]); err != nil {
+			return fmt.Errorf("layer %d: %w", at, err)
+		}
+	}
 	a := &accelerator{dev: o.device}
 	if a.dev == nil {
 		var err error
@@ -131,14 +136,26 @@ func (m *Model) upload(ctx context.Context, a *accelerator, w *Weights, n int) e
 		a.held = append(a.held, x)
 		return x
 	}
+	norm := func(t tensor.Tensor) kernels.DeviceVector {
+		if failed != nil || t.Data == nil {
+			return nil
+		}
+		x, err := a.dev.Vector(ctx, m.normWeights(t))
+		if err != nil {
+			failed = err
+			return nil
+		}
+		a.held = append(a.held, x)
+		return x
+	}
 	for at := range n {
-		a.layers = append(a.layers, newDecoder(&m.plan[at], &w.Layers[at], mat, vec))
+		a.layers = append(a.layers, newDecoder(&m.plan[at], &w.Layers[at], mat, vec, norm))
 		if failed != nil {
 			return fmt.Errorf("copy layer %d to %s: %w", at, a.dev.Info().Name, failed)
 		}
 	}
 	if n == m.cfg.Layers {
-		a.norm, a.head = vec(w.Norm), mat(w.Head)
+		a.norm, a.head = norm(w.Norm), mat(w.Head)
 		if failed != nil {
 			return fmt.Errorf("copy the head to %s: %w", a.dev.Info().Name, failed)
 		}
@@ -175,14 +192,13 @@ func (m *Model) fits(dev kernels.Device, w *Weights, n int) error {
 // bytes returns the size of a layer on a device, where vectors are f32.
 func (l *LayerWeights) bytes() int64 {
 	n := 0
-	for _, t := range []tensor.Tensor{l.Q, l.K, l.V, l.O, l.Gate, l.Up, l.Down} {
-		n += len(t.Data)
-	}
-	for _, t := range []tensor.Tensor{l.AttnNorm, l.MLPNorm, l.QBias, l.KBias, l.VBias, l.OBias, l.QNorm, l.KNorm, l.GateBias, l.UpBias, l.DownBias} {
-		if t.Data != nil {
+	l.each(func(_ tensorRole, t *tensor.Tensor) {
+		if len(t.Shape) == 2 {
+			n += len(t.Data)
+		} else {
 			n += 4 * t.Len()
 		}
-	}
+	})
 	return int64(n)
 }
 

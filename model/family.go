@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+
+	"github.com/lukv/lukv/internal/strictjson"
 )
 
 // family describes the checkpoints of a model family: how they are recognised, named and
@@ -24,12 +26,51 @@ type family struct {
 // transformers.
 type configDefaults struct {
 	maxPositions int
-	kvHeads      int // 0: as many as heads
-	headDim      int // 0: hidden / heads
+	kvHeads      int     // 0: as many as heads
+	headDim      int     // 0: hidden / heads
+	heads, vocab int     // 0: the config must say
+	eps          float64 // of norms; 0: 1e-6
+	theta        float64 // base of rotations; 0: 10000
+	tied         bool    // embeddings and head
+
+	activation activation // the only one supported
+	partial    bool       // a part of a head's elements may turn
+	longrope   bool       // rope types su and yarn mean longrope
+	ropeByKind bool       // read reads the rotations
+}
+
+func (d *configDefaults) orRequired(n int) int {
+	if n == 0 {
+		return strictjson.Required
+	}
+	return n
+}
+
+func (d *configDefaults) normEps() float64 {
+	if d.eps == 0 {
+		return 1e-6
+	}
+	return d.eps
+}
+
+// activation checks the activation of the feed-forward units.
+func (o object) activation(d *configDefaults) {
+	key, def, other := "hidden_act", "silu", "swish"
+	if d.activation == geluTanh {
+		key, def, other = "hidden_activation", "gelu_pytorch_tanh", "gelu_tanh"
+	}
+	if act := o.String(key, def); act != def && act != other && o.Err() == nil {
+		o.Fail(key, "activation %q is %w, expected %q", act, ErrUnsupported, def)
+	}
 }
 
 // families is the registry.
-var families = []*family{&llamaFamily, &mistralFamily, &qwen2Family, &qwen3Family}
+var families = []*family{
+	&llamaFamily, &mistralFamily, &qwen2Family, &qwen3Family,
+	&mixtralFamily, &qwen2MoEFamily, &qwen3MoEFamily,
+	&smolLM3Family, &ministral3Family, &graniteFamily, &phi3Family, &olmo2Family,
+	&gemma2Family, &gemma3Family,
+}
 
 // unsupported are architectures that are known, and why they cannot run.
 var unsupported = map[string]string{
@@ -128,11 +169,11 @@ func (o object) windows(c *Config, first, width int) {
 	}
 	for i, kind := range kinds {
 		switch {
-		case kind == "sliding_attention" && width > 0:
+		case kind == slidingKind && width > 0:
 			w[i] = width
-		case kind == "sliding_attention":
+		case kind == slidingKind:
 			o.Fail("layer_types", "layer %d has sliding attention, but the config sets no window", i)
-		case kind != "full_attention":
+		case kind != fullKind:
 			o.Fail("layer_types", "layer %d is of type %s, which is %w", i, short(strconv.Quote(kind)), ErrUnsupported)
 		}
 	}

@@ -38,4 +38,6 @@ var llamaTensors = tensorTable{
 	{roleUpBias, "mlp.up_proj.bias", "ffn_up.bias"},
 	{roleDown, "mlp.down_proj.weight", "ffn_down.weight"},
 	{roleDownBias, "mlp.down_proj.bias", "ffn_down.bias"},
+
+	{roleQKV, "", "attn_qkv.weight"},
 }

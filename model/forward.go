@@ -21,8 +21,9 @@ import (
 type decoder[M, V any] struct {
 	plan *layerPlan
 
-	attnNorm, mlpNorm V // [Hidden]
-	qNorm, kNorm      V // [HeadDim]
+	attnNorm, mlpNorm         V // [Hidden], before the branches
+	postAttnNorm, postMLPNorm V // [Hidden], after them
+	qNorm, kNorm              V // [HeadDim], or of all heads
 
 	qkv  []linear[M, V] // of ActNorm, [Heads*HeadDim, Hidden], [KVHeads*HeadDim, Hidden] twice
 	out  []linear[M, V] // of ActAttention, [Hidden, Heads*HeadDim]
@@ -30,6 +31,16 @@ type decoder[M, V any] struct {
 
 	gate, up         M // [Intermediate, Hidden]
 	gateBias, upBias V // [Intermediate]
+
+	router    M           // [experts, Hidden]
+	experts   []expert[M] // the shared one, if there is one, comes last
+	sharedMix M           // [1, Hidden], the weight of the shared one
+}
+
+// expert is one unit of a mixture.
+type expert[M any] struct {
+	gate, up M // [width, Hidden]
+	down     M // [Hidden, width]
 }
 
 // linear is one matrix product: dst = source·wᵀ + bias.
@@ -39,40 +50,67 @@ type linear[M, V any] struct {
 	dst  kernels.Activation
 }
 
-// newDecoder makes a layer from stored weights. vector is called for absent tensors, too.
-func newDecoder[M, V any](p *layerPlan, l *LayerWeights, matrix func(tensor.Tensor) M, vector func(tensor.Tensor) V) decoder[M, V] {
+// newDecoder makes a layer from stored weights. vector and norm, which makes the weights of
+// a norm, are called for absent tensors, too.
+func newDecoder[M, V any](p *layerPlan, l *LayerWeights, matrix func(tensor.Tensor) M, vector, norm func(tensor.Tensor) V) decoder[M, V] {
+	add := kernels.ActX
+	if !p.addsDirectly() {
+		add = kernels.ActBranch
+	}
 	of := func(w, bias tensor.Tensor, dst kernels.Activation) linear[M, V] {
 		return linear[M, V]{matrix(w), vector(bias), dst}
 	}
-	return decoder[M, V]{
+	d := decoder[M, V]{
 		plan:     p,
-		attnNorm: vector(l.AttnNorm), mlpNorm: vector(l.MLPNorm),
-		qNorm: vector(l.QNorm), kNorm: vector(l.KNorm),
+		attnNorm: norm(l.AttnNorm), mlpNorm: norm(l.MLPNorm),
+		postAttnNorm: norm(l.PostAttnNorm), postMLPNorm: norm(l.PostMLPNorm),
+		qNorm: norm(l.QNorm), kNorm: norm(l.KNorm),
 		qkv: []linear[M, V]{
 			of(l.Q, l.QBias, kernels.ActQ), of(l.K, l.KBias, kernels.ActK), of(l.V, l.VBias, kernels.ActV),
 		},
-		out:  []linear[M, V]{of(l.O, l.OBias, kernels.ActX)},
-		down: []linear[M, V]{of(l.Down, l.DownBias, kernels.ActX)},
-		gate: matrix(l.Gate), up: matrix(l.Up), gateBias: vector(l.GateBias), upBias: vector(l.UpBias),
+		out: []linear[M, V]{of(l.O, l.OBias, add)},
 	}
+	if p.ffn.experts == 0 {
+		d.down = []linear[M, V]{of(l.Down, l.DownBias, add)}
+		d.gate, d.up, d.gateBias, d.upBias = matrix(l.Gate), matrix(l.Up), vector(l.GateBias), vector(l.UpBias)
+		return d
+	}
+	d.router = matrix(l.Router)
+	for _, x := range l.Experts {
+		d.experts = append(d.experts, expert[M]{matrix(x.Gate), matrix(x.Up), matrix(x.Down)})
+	}
+	if p.ffn.shared > 0 {
+		d.sharedMix = matrix(l.SharedMix)
+		d.experts = append(d.experts, expert[M]{matrix(l.Shared.Gate), matrix(l.Shared.Up), matrix(l.Shared.Down)})
+	}
+	return d
 }
 
 // backend computes the operations of a layer on the rows of a pass. They read and
 // write the activations that package kernels names.
 type backend[M, V any] interface {
-	// norm sets ActNorm to the RMS-normalised ActX.
+	// norm sets ActNorm to the RMS-normalised ActX, or to ActX itself if there is no w.
 	norm(w V)
 	// multiply computes products of src, adding them to their dst if add is set.
 	multiply(src kernels.Activation, add bool, linears []linear[M, V])
-	// headNorm normalises every head of a in place.
+	// headNorm normalises every head of a in place, fullNorm all heads together.
 	headNorm(a kernels.Activation, w V)
+	fullNorm(a kernels.Activation, w V)
+	// reorder brings the elements of each head of queries and keys into an order.
+	reorder(order []int32)
 	// ropeAppend rotates queries and keys and appends keys and values to the
 	// caches of the spans.
 	ropeAppend(at int) error
 	// attend sets ActAttention.
 	attend(at int)
-	// gateUp sets ActMLP to SwiGLU of the products of ActNorm with gate and up.
-	gateUp(gate, up M, gateBias, upBias V)
+	// gateUp sets ActMLP to the products of ActNorm with gate and up, joined as the plan's
+	// activation says.
+	gateUp(p *layerPlan, gate, up M, gateBias, upBias V)
+	// mixture sets ActBranch to the weighted sum of the experts that a layer's router
+	// chooses.
+	mixture(l *decoder[M, V])
+	// addBranch adds ActBranch, normalised if there is a w, times scale to ActX.
+	addBranch(w V, scale float32)
 	// queriesReady is called when ActQ holds a layer's queries before rotation,
 	// attentionReady when the layer's attention is complete: the points at which
 	// watchers look.
@@ -83,11 +121,20 @@ type backend[M, V any] interface {
 // forwardLayer runs layer at over the rows of a pass: ActX, the residual
 // stream, is updated, and keys and values are appended to the sessions' caches.
 func forwardLayer[M, V any](b backend[M, V], at int, l *decoder[M, V]) error {
+	p := l.plan
+	direct := p.addsDirectly()
 	b.norm(l.attnNorm)
 	b.multiply(kernels.ActNorm, false, l.qkv)
-	if l.plan.qkNorm == headNorm {
+	switch p.qkNorm {
+	case headNorm:
 		b.headNorm(kernels.ActQ, l.qNorm)
 		b.headNorm(kernels.ActK, l.kNorm)
+	case fullNorm:
+		b.fullNorm(kernels.ActQ, l.qNorm)
+		b.fullNorm(kernels.ActK, l.kNorm)
+	}
+	if p.order != nil {
+		b.reorder(p.order)
 	}
 	if err := b.queriesReady(at); err != nil {
 		return err
@@ -99,10 +146,21 @@ func forwardLayer[M, V any](b backend[M, V], at int, l *decoder[M, V]) error {
 	if err := b.attentionReady(at); err != nil {
 		return err
 	}
-	b.multiply(kernels.ActAttention, true, l.out)
+	b.multiply(kernels.ActAttention, direct, l.out)
+	if !direct {
+		b.addBranch(l.postAttnNorm, float32(p.residualScale))
+	}
 	b.norm(l.mlpNorm)
-	b.gateUp(l.gate, l.up, l.gateBias, l.upBias)
-	b.multiply(kernels.ActMLP, true, l.down)
+	if p.ffn.experts > 0 {
+		b.mixture(l)
+		b.addBranch(l.postMLPNorm, float32(p.residualScale))
+		return nil
+	}
+	b.gateUp(p, l.gate, l.up, l.gateBias, l.upBias)
+	b.multiply(kernels.ActMLP, direct, l.down)
+	if !direct {
+		b.addBranch(l.postMLPNorm, float32(p.residualScale))
+	}
 	return nil
 }
 
@@ -381,7 +439,21 @@ func (r *run) streamLogits(ctx context.Context, dst []float32, st *stream, first
 func (m *Model) embedTokens(x []float32, tokens []int32) {
 	h := m.cfg.Hidden
 	for i, t := range tokens {
-		m.cpu.WidenRow(x[i*h:(i+1)*h], &m.embed, int(t), 0)
+		row := x[i*h : (i+1)*h]
+		m.cpu.WidenRow(row, &m.embed, int(t), 0)
+		if m.embedScale != 1 {
+			m.cpu.Scale(row, m.embedScale)
+		}
+	}
+}
+
+// attentionInput sets dst to what the attention of layer at reads where the residual
+// stream is x.
+func (m *Model) attentionInput(dst, x []float32, at int) {
+	if w := m.layers[at].attnNorm; w != nil {
+		m.cpu.RMSNorm(dst, x, w, m.cfg.NormEps)
+	} else {
+		copy(dst, x)
 	}
 }
 

@@ -93,7 +93,7 @@ func (st *turnStage) Run(lo, hi, _ int) {
 		g := &d.spans[i]
 		for row := max(lo, g.row); row < min(hi, g.row+g.n); row++ {
 			t := cosSin[row*n : (row+1)*n]
-			d.m.rope.row(int(d.pos[row]), g.seqLen, t[:n/2], t[n/2:])
+			d.m.ropes[0].row(int(d.pos[row]), g.seqLen, t[:n/2], t[n/2:])
 		}
 	}
 }
@@ -299,6 +299,7 @@ type copyStage deviceRun
 func (st *copyStage) Run(lo, hi, _ int) {
 	vocab := st.m.cfg.Vocab
 	copy(st.to[lo*vocab:hi*vocab], st.from[lo*vocab:hi*vocab])
+	st.m.finishLogits(st.to[lo*vocab : hi*vocab])
 }
 
 // streamLogits computes the logits of rows of a stream.
@@ -352,9 +353,17 @@ func (d *deviceRun) wantsWeights(at int) bool {
 	})
 }
 
-func (d *deviceRun) gateUp(gate, up kernels.DeviceMatrix, gateBias, upBias kernels.DeviceVector) {
+func (d *deviceRun) gateUp(_ *layerPlan, gate, up kernels.DeviceMatrix, gateBias, upBias kernels.DeviceVector) {
 	d.p.GateUp(gate, up, gateBias, upBias)
 }
+
+// Layers with other operations do not come to a device, see Model.onDevices.
+func (d *deviceRun) fullNorm(kernels.Activation, kernels.DeviceVector) { panic(notOnDevices) }
+func (d *deviceRun) reorder([]int32)                                   { panic(notOnDevices) }
+func (d *deviceRun) mixture(*deviceDecoder)                            { panic(notOnDevices) }
+func (d *deviceRun) addBranch(kernels.DeviceVector, float32)           { panic(notOnDevices) }
+
+const notOnDevices = "model: an operation that devices lack"
 
 func (d *deviceRun) anyWatcher() bool {
 	return slices.ContainsFunc(d.spans, func(g span) bool { return g.watch != nil })

@@ -1,6 +1,8 @@
 package model
 
 import (
+	"slices"
+
 	"github.com/lukv/lukv/internal/workers"
 	"github.com/lukv/lukv/kernels"
 )
@@ -23,8 +25,10 @@ type hostRun struct {
 	shared  []float32       // queries, keys and values, or inner: never needed at the same time
 	inner   kernels.Operand // [rows][Intermediate]
 	k, v    []float32       // [rows][KVHeads*HeadDim]
-	cos     []float32       // [rows][HeadDim/2]
+	cos     []float32       // [rotations][rows][HeadDim/2]
 	sin     []float32
+	branch  []float32 // [rows][Hidden], nil if all branches are added directly
+	experts *mixture  // nil if no layer has experts
 	dst     []float32 // [rows][Vocab] logits, the caller's
 	workers []hostScratch
 
@@ -34,6 +38,9 @@ type hostRun struct {
 	weight   []float32
 	src      *kernels.Operand
 	add      bool
+	scale    float32
+	order    []int32
+	ffn      *ffnPlan
 	strip    int // weight rows that a worker takes at a time
 	linears  []hostLinear
 	gate, up hostLinear
@@ -49,7 +56,7 @@ type hostRun struct {
 type hostScratch struct {
 	attention kernels.AttentionScratch
 	tile      []float32    // [attentionTile][Heads*HeadDim] attention of an item
-	row       []float32    // [Hidden] of the norm
+	row       []float32    // [Hidden] of the norm, [HeadDim] of a head
 	strip     [2][]float32 // [rows][columns] of products that are not complete yet
 }
 
@@ -98,18 +105,22 @@ func newHostRun(p *pass) *hostRun {
 		shared: shared,
 		inner:  kernels.NewOperand(shared, p.m.innerForms, n, c.Intermediate),
 		k:      shared[nq : nq+nk], v: shared[nq+nk : nq+2*nk],
-		cos: make([]float32, n*c.HeadDim/2), sin: make([]float32, n*c.HeadDim/2),
+		cos: make([]float32, len(p.m.ropes)*n*c.HeadDim/2), sin: make([]float32, len(p.m.ropes)*n*c.HeadDim/2),
+		experts: newMixture(p.m, n),
 		workers: make([]hostScratch, p.m.pool.Threads()),
 
 		attentionTile: kernels.AttentionTokens(c.Heads / c.KVHeads),
 	}
 	p.q = shared[:nq]
+	if slices.ContainsFunc(p.m.plan, func(l layerPlan) bool { return !l.addsDirectly() || l.ffn.experts > 0 }) {
+		h.branch = make([]float32, n*c.Hidden)
+	}
 	// A run for many rows may also compute few.
 	products := max(n*wideStrip, min(n, longRows)*longestStrip)
 	for i := range h.workers {
 		h.workers[i] = hostScratch{
 			tile: make([]float32, min(n, h.attentionTile)*qn),
-			row:  make([]float32, c.Hidden),
+			row:  make([]float32, max(c.Hidden, c.HeadDim)),
 		}
 		for j := range h.workers[i].strip {
 			h.workers[i].strip[j] = make([]float32, products)
@@ -129,7 +140,7 @@ func (h *hostRun) useOwn() {
 // bytes returns the size of the run's memory, except for the attention scratch that
 // workers grow, at most 300 KiB each.
 func (h *hostRun) bytes() int {
-	n := 4 * (len(h.own) + len(h.shared) + len(h.cos) + len(h.sin))
+	n := 4*(len(h.own)+len(h.shared)+len(h.cos)+len(h.sin)+len(h.branch)) + h.experts.bytes()
 	n += 4 * kernels.OperandWords(h.m.narrowForms, h.cap, max(h.m.cfg.Hidden, h.m.cfg.Heads*h.m.cfg.HeadDim))
 	for i := range h.workers {
 		w := &h.workers[i]
@@ -159,6 +170,8 @@ func (h *hostRun) buffer(a kernels.Activation) []float32 {
 		return h.v
 	case kernels.ActLogits:
 		return h.dst
+	case kernels.ActBranch:
+		return h.branch
 	}
 	panic("model: no products go to this activation")
 }
@@ -170,13 +183,22 @@ type rotateStage hostRun
 
 func (st *rotateStage) Run(lo, hi, _ int) {
 	h := (*hostRun)(st)
-	half := h.m.cfg.HeadDim / 2
 	for i := range h.spans {
 		g := &h.spans[i]
 		for row := max(lo, g.row); row < min(hi, g.row+g.n); row++ {
-			h.m.rope.row(int(h.pos[row]), g.seqLen, h.cos[row*half:(row+1)*half], h.sin[row*half:(row+1)*half])
+			for i, r := range h.m.ropes {
+				cos, sin := h.rotation(i, row)
+				r.row(int(h.pos[row]), g.seqLen, cos, sin)
+			}
 		}
 	}
+}
+
+// rotation returns the cosines and sines of a rotation for a row.
+func (h *hostRun) rotation(i, row int) (cos, sin []float32) {
+	half := h.m.cfg.HeadDim / 2
+	at := (i*h.cap + row) * half
+	return h.cos[at : at+half], h.sin[at : at+half]
 }
 
 func (h *hostRun) norm(w []float32) {
@@ -189,8 +211,12 @@ type normStage hostRun
 func (st *normStage) Run(lo, hi, worker int) {
 	h := (*hostRun)(st)
 	n := h.m.cfg.Hidden
-	row := h.workers[worker].row
+	row := h.workers[worker].row[:n]
 	for i := lo; i < hi; i++ {
+		if h.weight == nil {
+			h.m.cpu.SetOperand(&h.narrow, i, 0, h.x[i*n:(i+1)*n])
+			continue
+		}
 		h.m.cpu.RMSNorm(row, h.x[i*n:(i+1)*n], h.weight, h.m.cfg.NormEps)
 		h.m.cpu.SetOperand(&h.narrow, i, 0, row)
 	}
@@ -305,25 +331,36 @@ type ropeStage hostRun
 
 func (st *ropeStage) Run(lo, hi, _ int) {
 	h := (*hostRun)(st)
-	c := h.m.cfg
+	c, rope := h.m.cfg, h.m.plan[h.at].rope
 	d := c.HeadDim
 	for i := range h.spans {
 		g := &h.spans[i]
 		rounded := g.s.attentionInBF16()
 		for i := max(lo, g.row); i < min(hi, g.row+g.n); i++ {
-			cos, sin := h.cos[i*d/2:(i+1)*d/2], h.sin[i*d/2:(i+1)*d/2]
 			q := h.q[i*c.Heads*d : (i+1)*c.Heads*d]
-			for j := range c.Heads {
-				h.m.cpu.Rope(q[j*d:(j+1)*d], cos, sin)
+			if rope != noRope {
+				h.rotate(rope, i, q)
+				if f := h.m.ropes[rope].queryFactor(int(h.pos[i])); f != 1 {
+					h.m.cpu.Scale(q, f)
+				}
 			}
 			if rounded {
 				// This is what attention reads, and so what metrics should see.
 				h.m.cpu.RoundedBF16(q, q)
 			}
-			for j := range c.KVHeads {
-				h.m.cpu.Rope(h.k[(i*c.KVHeads+j)*d:(i*c.KVHeads+j+1)*d], cos, sin)
-			}
 		}
+	}
+}
+
+// rotate turns the queries q and the keys of a row.
+func (h *hostRun) rotate(rope, row int, q []float32) {
+	d, heads := h.m.cfg.HeadDim, h.m.cfg.KVHeads
+	cos, sin := h.rotation(rope, row)
+	for ; len(q) > 0; q = q[d:] {
+		h.m.cpu.Rope(q[:d], cos, sin)
+	}
+	for k := h.k[row*heads*d : (row+1)*heads*d]; len(k) > 0; k = k[d:] {
+		h.m.cpu.Rope(k[:d], cos, sin)
 	}
 }
 
@@ -342,8 +379,8 @@ func (st *appendStage) Run(lo, hi, _ int) {
 	}
 }
 
-func (h *hostRun) gateUp(gate, up kernels.Matrix, gateBias, upBias []float32) {
-	h.src = &h.narrow
+func (h *hostRun) gateUp(p *layerPlan, gate, up kernels.Matrix, gateBias, upBias []float32) {
+	h.src, h.ffn = &h.narrow, &p.ffn
 	h.gate, h.up = hostLinear{w: gate, bias: gateBias}, hostLinear{w: up, bias: upBias}
 	h.share(gate.Rows, gate.Cols, (*gateUpStage)(h))
 }
@@ -359,7 +396,7 @@ func (st *gateUpStage) Run(lo, hi, worker int) {
 		g, u := w.strip[0][:h.rows*cols], w.strip[1][:h.rows*cols]
 		h.matMul(g, cols, &h.gate, lo, end)
 		h.matMul(u, cols, &h.up, lo, end)
-		h.m.cpu.SwiGLU(g, g, u)
+		h.gated(h.ffn.activation, g, g, u)
 		for i := range h.rows {
 			h.m.cpu.SetOperand(&h.inner, i, lo, g[i*cols:(i+1)*cols])
 		}
@@ -374,5 +411,8 @@ func (h *hostRun) project(dst, x []float32, n int) {
 	h.rows, h.x, h.dst = n, x, dst
 	h.norm(h.m.norm)
 	h.multiply(kernels.ActNorm, false, h.m.head)
+	if h.m.cfg.scalars.finish() {
+		h.each(n, 1, (*finishStage)(h))
+	}
 	h.rows, h.x, h.dst = rows, stream, nil
 }

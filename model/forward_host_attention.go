@@ -123,6 +123,7 @@ func (h *hostRun) attentionArgs(it *attentionItem, tile []float32) kernels.Atten
 		End:    g.s.slots(h.at, it.head) - g.n + it.from + 1,
 		Window: h.m.plan[h.at].window,
 		Scale:  h.m.plan[h.at].attentionScale(),
+		Cap:    h.m.plan[h.at].attentionCap(),
 		KV:     g.s.view(h.at, it.head),
 		BF16:   g.s.attentionInBF16(),
 	}

@@ -136,7 +136,7 @@ func (s *Session) lookupOff() string {
 	switch {
 	case s.comp != nil && s.comp.decode != nil:
 		return fmt.Sprintf("lookup decoding is off: compression while decoding (%s) looks at every token before the next is known", s.comp.plan.Decoding().Config().Metric.Name)
-	case s.m.rope.dynamic():
+	case s.m.dynamicRope():
 		return "lookup decoding is off: dynamic rope scaling rotates a token by the length of the sequence when it is fed"
 	}
 	return ""

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -22,20 +23,23 @@ import (
 // sessions is used by one goroutine at a time.
 type Model struct {
 	cfg       *Config
-	plan      []layerPlan
+	plan      []layerPlan // of every layer
 	weights   *Weights
 	precision Precision
 	cpu       kernels.CPU
 	pool      *workers.Pool
-	rope      *rope
+	ropes     []*rope // that layers' plans name
+	still     *rope   // of layers without one
 	log       *slog.Logger
 	identity  func() string // see ID; for callers that keep the model from closing
 	source    fs.FS         // the checkpoint folder, nil for models made in memory
 
 	// Matrices are views of the checkpoint, vectors are widened copies.
-	embed  kernels.Matrix // [Vocab, Hidden]
-	norm   []float32      // [Hidden]
-	head   []hostLinear   // the one from ActNorm to ActLogits, [Vocab, Hidden]
+	embed      kernels.Matrix // [Vocab, Hidden]
+	embedScale float32        // of embeddings
+
+	norm   []float32    // [Hidden]
+	head   []hostLinear // the one from ActNorm to ActLogits, [Vocab, Hidden]
 	layers []hostDecoder
 	eos    []int32
 
@@ -151,14 +155,14 @@ func newModel(ctx context.Context, cfg *Config, w *Weights, opts []Option) (*Mod
 	default:
 		return nil, fmt.Errorf("precision %q: want auto, bf16 or f32", o.precision)
 	}
-	rope, err := newRope(cfg)
+	ropes, err := newRopes(cfg)
 	if err != nil {
 		return nil, err
 	}
 	m := &Model{
-		cfg: cfg, plan: cfg.layerPlans(), weights: w, precision: o.precision, cpu: *o.cpu,
-		rope: rope, log: o.logger, digests: o.digests,
-		embed: matrix(w.Embed), norm: vector(w.Norm),
+		cfg: cfg, plan: slices.Clone(cfg.layerPlans()), weights: w, precision: o.precision, cpu: *o.cpu,
+		ropes: ropes, still: &rope{headDim: cfg.HeadDim, freq: make([]float64, cfg.HeadDim/2), factor: 1}, log: o.logger, digests: o.digests,
+		embed:  matrix(w.Embed),
 		head:   []hostLinear{{w: matrix(w.Head), dst: kernels.ActLogits}},
 		layers: make([]hostDecoder, cfg.Layers),
 	}
@@ -169,16 +173,7 @@ func newModel(ctx context.Context, cfg *Config, w *Weights, opts []Option) (*Mod
 	for _, t := range cfg.EOS {
 		m.eos = append(m.eos, int32(t))
 	}
-	forms := m.precision.forms()
-	m.narrowForms = kernels.FormFor(w.Head.Type, forms)
-	for i := range m.layers {
-		l := &w.Layers[i]
-		m.layers[i] = newDecoder(&m.plan[i], l, matrix, vector)
-		for _, t := range []tensor.Tensor{l.Q, l.K, l.V, l.O, l.Gate, l.Up} {
-			m.narrowForms |= kernels.FormFor(t.Type, forms)
-		}
-		m.innerForms |= kernels.FormFor(l.Down.Type, forms)
-	}
+	m.makeLayers(w)
 	if err := m.openDevice(ctx, w, &o); err != nil {
 		return nil, err
 	}
@@ -194,6 +189,55 @@ func newModel(ctx context.Context, cfg *Config, w *Weights, opts []Option) (*Mod
 	m.log.Info("model ready", "arch", cfg.Arch, "layers", cfg.Layers, "precision", m.precision,
 		"threads", o.threads, "cpu", m.cpu.String(), "device", device, "device layers", m.DeviceLayers())
 	return m, nil
+}
+
+// makeLayers makes the processor's form of all layers from stored weights.
+func (m *Model) makeLayers(w *Weights) {
+	forms := m.precision.forms()
+	narrow := func(t tensor.Tensor) { m.narrowForms |= kernels.FormFor(t.Type, forms) }
+	inner := func(t tensor.Tensor) { m.innerForms |= kernels.FormFor(t.Type, forms) }
+	unit := func(x *expertWeights) {
+		narrow(x.Gate)
+		narrow(x.Up)
+		inner(x.Down)
+	}
+	m.embedScale = m.cfg.scalars.embeddingScale(w.Embed.Type)
+	m.norm = m.normWeights(w.Norm)
+	narrow(w.Head)
+	for i := range m.layers {
+		l, p := &w.Layers[i], &m.plan[i]
+		if p.rope != noRope && p.order == nil {
+			p.order = m.ropes[p.rope].order()
+		}
+		m.layers[i] = newDecoder(p, l, matrix, vector, m.normWeights)
+		for _, t := range []tensor.Tensor{l.Q, l.K, l.V, l.O} {
+			narrow(t)
+		}
+		if p.ffn.experts == 0 {
+			unit(&expertWeights{l.Gate, l.Up, l.Down})
+			continue
+		}
+		narrow(l.Router)
+		for x := range l.Experts {
+			unit(&l.Experts[x])
+		}
+		if p.ffn.shared > 0 {
+			narrow(l.SharedMix)
+			unit(&l.Shared)
+		}
+	}
+}
+
+// normWeights widens the weights of a norm, nil if t is absent.
+func (m *Model) normWeights(t tensor.Tensor) []float32 {
+	w := vector(t)
+	if offset := m.cfg.scalars.normOffset; offset != 0 {
+		w = slices.Clone(w)
+		for i := range w {
+			w[i] += offset
+		}
+	}
+	return w
 }
 
 func matrix(t tensor.Tensor) kernels.Matrix {

@@ -171,6 +171,14 @@ func decodes(s *Session, token int32) part {
 	return part{s: s, token: token, n: 1 + len(s.ahead.found)}
 }
 
+// end returns the length of the sequence at the end of the call that the part belongs to.
+func (p *part) end() int {
+	if p.f == nil {
+		return p.s.pos + p.n
+	}
+	return p.f.end()
+}
+
 // taken returns how many of the part's rows the session takes.
 func (p *part) taken() int {
 	if p.f == nil {
@@ -377,18 +385,21 @@ func (r *run) computeParts(ctx context.Context) error {
 	prompts, drafts := false, false
 	for i := range r.parts {
 		p := &r.parts[i]
+		if err := p.s.refill(ctx, p.end()); err != nil {
+			return &PartError{i, err}
+		}
 		p.at = len(r.wanted)
 		for row := p.n - p.logits(); row < p.n; row++ {
 			r.wanted = append(r.wanted, r.rows+row)
 		}
 		if p.f == nil {
-			r.add(p.s, 0, p.n, p.s.pos+p.n, p.s.comp.watchDecode(p.s, false))
+			r.add(p.s, 0, p.n, p.end(), p.s.comp.watchDecode(p.s, false))
 			r.tokens = append(append(r.tokens, p.token), p.s.ahead.found...)
 			drafts = drafts || p.n > 1
 			continue
 		}
 		prompts = true
-		r.add(p.s, 0, p.n, p.f.end(), p.f.watch)
+		r.add(p.s, 0, p.n, p.end(), p.f.watch)
 		r.tokens = append(r.tokens, p.f.tokens[p.f.fed:p.f.fed+p.n]...)
 	}
 	if !prompts {

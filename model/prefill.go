@@ -373,6 +373,9 @@ func (f *feeding) units(ctx context.Context, n int) error {
 	s, m := f.s, f.s.m
 	var err error
 	if f.r == nil {
+		if err = m.reading(func() error { return f.refill(ctx) }); err != nil {
+			return f.rollBack(err)
+		}
 		if f.r, err = m.runs.get(min(len(f.tokens), s.opts.ChunkTokens), 1, s.page()); err == nil {
 			err = m.reading(func() (err error) {
 				if f.x, err = f.r.newStream(f.tokens); err != nil {
@@ -389,6 +392,21 @@ func (f *feeding) units(ctx context.Context, n int) error {
 		return f.rollBack(err)
 	}
 	return nil
+}
+
+// refill is that of the session; what rollBack restores follows.
+func (f *feeding) refill(ctx context.Context) error {
+	was := f.s.cache
+	if err := f.s.refill(ctx, f.end()); err != nil || f.s.cache == was || f.saved == nil {
+		return err
+	}
+	saved, err := f.s.cache.Fork()
+	if err != nil {
+		return err
+	}
+	old := f.saved
+	f.saved = saved
+	return old.Close()
 }
 
 // unitsTo runs units until that many more token-layers are done.

@@ -63,23 +63,28 @@ func ShapeConfig(name string) (*Config, error) {
 // done it returns its cause.
 func RandomWeights(ctx context.Context, cfg *Config, t tensor.Type, seed uint64) (*Weights, error) {
 	g := &randomTensors{ctx: ctx, t: t, seed: seed}
-	w := &Weights{Embed: g.matrix(cfg.Vocab, cfg.Hidden), Norm: g.ones(cfg.Hidden), Layers: make([]LayerWeights, cfg.Layers), names: cfg.tensors()}
+	w := &Weights{Embed: g.matrix(cfg.Vocab, cfg.Hidden), Norm: g.constant(cfg.Hidden, 1-cfg.scalars.normOffset), Layers: make([]LayerWeights, cfg.Layers), names: cfg.tensors()}
 	w.Head = w.Embed
 	if !cfg.TiedEmbeddings {
 		w.Head = g.matrix(cfg.Vocab, cfg.Hidden)
 	}
 	for at, p := range cfg.layerPlans() {
 		l := &w.Layers[at]
+		l.Experts = make([]expertWeights, p.ffn.experts)
 		l.each(func(role tensorRole, dst *tensor.Tensor) {
 			if shape := p.shape(cfg, role); len(shape) == 2 {
 				*dst = g.matrix(shape[0], shape[1])
 			}
 		})
+		l.eachExpert(func(role tensorRole, _ int, dst *tensor.Tensor) {
+			shape := p.shape(cfg, role)
+			*dst = g.matrix(shape[0], shape[1])
+		})
 		l.each(func(role tensorRole, dst *tensor.Tensor) {
 			switch shape := p.shape(cfg, role); {
 			case len(shape) != 1:
 			case role.isNorm():
-				*dst = g.ones(shape[0])
+				*dst = g.constant(shape[0], 1-cfg.scalars.normOffset)
 			default:
 				*dst = g.vector(shape[0])
 			}
@@ -105,8 +110,8 @@ func (g *randomTensors) matrix(rows, cols int) tensor.Tensor {
 
 func (g *randomTensors) vector(n int) tensor.Tensor { return g.uniform([]int{n}, 0.1) }
 
-func (g *randomTensors) ones(n int) tensor.Tensor {
-	return g.fill([]int{n}, func(uint64) float32 { return 1 })
+func (g *randomTensors) constant(n int, v float32) tensor.Tensor {
+	return g.fill([]int{n}, func(uint64) float32 { return v })
 }
 
 func (g *randomTensors) uniform(shape []int, scale float64) tensor.Tensor {

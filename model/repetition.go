@@ -205,7 +205,7 @@ func (r *run) appendInputNorms(dst []float32, at int, st *stream, first, n int) 
 	m := r.m
 	row := make([]float32, m.cfg.Hidden)
 	for i := range n {
-		m.cpu.RMSNorm(row, st.hostRows(m, first+i, 1), m.layers[at].attnNorm, m.cfg.NormEps)
+		m.attentionInput(row, st.hostRows(m, first+i, 1), at)
 		var sum float64
 		for _, v := range row {
 			sum += float64(float64(v) * float64(v))

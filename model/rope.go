@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/lukv/lukv/internal/detmath"
 )
@@ -11,11 +12,14 @@ import (
 // RopeConfig describes how queries and keys are rotated. The zero value of each
 // field but Theta means that it is not given.
 type RopeConfig struct {
-	Type  string  // "" or "default", "linear", "dynamic", "llama3", "yarn"
+	Type  string  // "" or "default", "linear", "dynamic", "llama3", "yarn", "longrope"
 	Theta float64 // base of the frequencies, above 1
 
+	// Partial is the fraction of a head's elements that turn, its first ones; 1 if 0.
+	Partial float64
+
 	Factor      float64 // by which the context is stretched, at least 1
-	OriginalMax int     // positions before stretching: llama3, and yarn (MaxPositions if 0)
+	OriginalMax int     // positions before stretching: llama3, and yarn and longrope (MaxPositions if 0)
 
 	LowFreq, HighFreq float64 // llama3: bounds of the blend, in waves per OriginalMax
 
@@ -24,26 +28,57 @@ type RopeConfig struct {
 	AttentionFactor    float64 // yarn: factor of cosine and sine, by formula if 0
 	MScale             float64 // yarn: with MScaleAllDim, another formula for the factor
 	MScaleAllDim       float64
+
+	// Longrope: divisors of the frequencies in sequences of up to OriginalMax tokens, and
+	// in longer ones; one for each pair that turns.
+	ShortFactors, LongFactors []float64
+
+	// QueryBeta is the β of queries that grow with their position p, after rotation:
+	// by 1 + β·ln(1 + ⌊p/OriginalMax⌋).
+	QueryBeta float64
 }
 
 // rope computes rotary position embeddings (Su et al., 2021): element i of a
 // head of D elements forms a pair with element i + D/2, and the pair is turned
 // by position times frequency i. The frequencies are float64 and, like sines and
-// cosines, the same on every processor (package detmath).
+// cosines, the same on every processor (package detmath). Where only the first R
+// elements turn, they come in pairs of i and i + R/2, which order brings to i and
+// i + D/2; the frequency of the others is 0.
 //
 // A rope does not change and may be used by any number of goroutines.
 type rope struct {
 	headDim int
+	dims    int // elements that turn, R
 	theta   float64
-	freq    []float64 // [HeadDim/2], for dynamic scaling up to maxPos
+	freq    []float64 // [HeadDim/2], for dynamic scaling and longrope up to maxPos
 	factor  float64   // of cosine and sine
+
+	long []float64 // [HeadDim/2] beyond maxPos, for longrope
+
+	queryBeta   float64
+	queryPeriod int // positions between steps of the factor of queries
 
 	// Dynamic scaling: stretch 0 if not in use.
 	stretch float64
 	maxPos  int
 }
 
-// newRope returns the rotation of a model, after checking the settings.
+// newRopes returns the rotations of a model, after checking the settings.
+func newRopes(c *Config) ([]*rope, error) {
+	var list []*rope
+	for _, rc := range c.ropeConfigs() {
+		of := *c
+		of.Rope = rc
+		r, err := newRope(&of)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, r)
+	}
+	return list, nil
+}
+
+// newRope returns the rotation that c.Rope describes, after checking the settings.
 func newRope(c *Config) (*rope, error) {
 	rc := &c.Rope
 	if c.HeadDim < 2 || c.HeadDim%2 != 0 {
@@ -53,18 +88,33 @@ func newRope(c *Config) (*rope, error) {
 		return nil, fmt.Errorf("rope theta: found %g, expected a finite number above 1", rc.Theta)
 	}
 	r := &rope{
-		headDim: c.HeadDim, theta: rc.Theta,
+		headDim: c.HeadDim, dims: c.HeadDim, theta: rc.Theta,
 		freq: make([]float64, c.HeadDim/2), factor: 1,
 	}
-	for i := range r.freq {
-		r.freq[i] = frequency(rc.Theta, i, c.HeadDim)
+	if rc.Partial != 0 {
+		if r.dims = int(rc.Partial * float64(c.HeadDim)); !(rc.Partial > 0 && rc.Partial <= 1) || r.dims < 2 || r.dims%2 != 0 {
+			return nil, fmt.Errorf("partial rotary factor: found %g of %d elements, expected an even number of them", rc.Partial, c.HeadDim)
+		}
+	}
+	for i := range r.dims / 2 {
+		r.freq[i] = frequency(rc.Theta, i, r.dims)
+	}
+	if rc.QueryBeta != 0 {
+		if r.queryBeta, r.queryPeriod = rc.QueryBeta, rc.OriginalMax; r.queryPeriod == 0 {
+			r.queryPeriod = c.MaxPositions
+		}
+		if r.queryPeriod < 1 || !(rc.QueryBeta > 0 && rc.QueryBeta <= 1) {
+			return nil, fmt.Errorf("query factor: found beta %g over %d positions, expected a beta up to 1 and at least one position", rc.QueryBeta, r.queryPeriod)
+		}
 	}
 	switch rc.Type {
 	case "", "default":
 		return r, nil
+	case "longrope":
+		return r, r.longrope(rc, c.MaxPositions)
 	case "linear", "dynamic", "llama3", "yarn":
 	default:
-		return nil, fmt.Errorf("rope type: scaling %s is %w, expected one of default, linear, dynamic, llama3, yarn",
+		return nil, fmt.Errorf("rope type: scaling %s is %w, expected one of default, linear, dynamic, llama3, yarn, longrope",
 			short(fmt.Sprintf("%q", rc.Type)), ErrUnsupported)
 	}
 	if !(rc.Factor >= 1) || math.IsInf(rc.Factor, 0) {
@@ -76,7 +126,7 @@ func newRope(c *Config) (*rope, error) {
 			r.freq[i] /= rc.Factor
 		}
 	case "dynamic":
-		if c.HeadDim == 2 {
+		if r.dims == 2 {
 			return nil, errors.New("head dimension: found 2, expected at least 4 for dynamic rope scaling")
 		}
 		if c.MaxPositions < 1 {
@@ -145,13 +195,13 @@ func (r *rope) yarn(rc *RopeConfig, maxPositions int) error {
 	// dim returns the index of the frequency that turns this many times in the
 	// original context.
 	dim := func(turns float64) float64 {
-		return float64(float64(r.headDim)*detmath.Log(float64(original)/float64(2*math.Pi*turns))) / float64(2*detmath.Log(r.theta))
+		return float64(float64(r.dims)*detmath.Log(float64(original)/float64(2*math.Pi*turns))) / float64(2*detmath.Log(r.theta))
 	}
 	low, high := dim(fast), dim(slow)
 	if !rc.NoTruncate {
 		low, high = math.Floor(low), math.Ceil(high)
 	}
-	low, high = max(low, 0), min(high, float64(r.headDim-1))
+	low, high = max(low, 0), min(high, float64(r.dims-1))
 	if low == high {
 		high += 0.001
 	}
@@ -175,13 +225,57 @@ func (r *rope) yarn(rc *RopeConfig, maxPositions int) error {
 	return nil
 }
 
+// longrope divides each frequency by a factor of its own, one for short sequences and one
+// for those longer than the model's original context, and scales cosine and sine
+// (Ding et al., 2024).
+func (r *rope) longrope(rc *RopeConfig, maxPositions int) error {
+	if r.maxPos = rc.OriginalMax; r.maxPos == 0 {
+		r.maxPos = maxPositions
+	}
+	if r.maxPos < 2 {
+		return fmt.Errorf("rope original maximum of type longrope: found %d, expected at least 2", r.maxPos)
+	}
+	for _, f := range []struct {
+		name    string
+		factors []float64
+	}{{"short_factor", rc.ShortFactors}, {"long_factor", rc.LongFactors}} {
+		if len(f.factors) != r.dims/2 {
+			return fmt.Errorf("rope %s of type longrope: found %d factors, expected %d, one for each pair that turns", f.name, len(f.factors), r.dims/2)
+		}
+		for _, x := range f.factors {
+			if !(x > 0) || math.IsInf(x, 0) {
+				return fmt.Errorf("rope %s of type longrope: found %g, expected finite numbers above 0", f.name, x)
+			}
+		}
+	}
+	r.long = make([]float64, len(r.freq))
+	for i := range r.dims / 2 {
+		r.freq[i], r.long[i] = r.freq[i]/rc.ShortFactors[i], r.freq[i]/rc.LongFactors[i]
+	}
+	switch stretch := rc.Factor; {
+	case rc.AttentionFactor > 0:
+		r.factor = rc.AttentionFactor
+	default:
+		if stretch == 0 {
+			stretch = float64(maxPositions) / float64(r.maxPos)
+		}
+		if stretch > 1 {
+			r.factor = math.Sqrt(1 + detmath.Log(stretch)/detmath.Log(float64(r.maxPos)))
+		}
+	}
+	if math.IsInf(r.factor, 0) || math.IsNaN(r.factor) {
+		return fmt.Errorf("rope factor of type longrope: found %g, expected a finite number", rc.Factor)
+	}
+	return nil
+}
+
 // base returns the base of the frequencies for a sequence of seqLen tokens; it
 // is theta except for dynamic scaling beyond the model's context.
 func (r *rope) base(seqLen int) (theta float64, changed bool) {
 	if r.stretch == 0 || seqLen <= r.maxPos {
 		return r.theta, false
 	}
-	d := float64(r.headDim)
+	d := float64(r.dims)
 	s := float64(r.stretch*float64(seqLen))/float64(r.maxPos) - (r.stretch - 1)
 	return r.theta * detmath.Pow(s, d/(d-2)), true
 }
@@ -190,14 +284,21 @@ func (r *rope) base(seqLen int) (theta float64, changed bool) {
 // of them, highest first. seqLen, the number of tokens so far including those
 // of the current step, matters for dynamic scaling only.
 func (r *rope) invFreq(seqLen int) []float64 {
-	f := make([]float64, len(r.freq))
-	copy(f, r.freq)
+	f := slices.Clone(r.table(seqLen))
 	if theta, changed := r.base(seqLen); changed {
-		for i := range f {
-			f[i] = frequency(theta, i, r.headDim)
+		for i := range r.dims / 2 {
+			f[i] = frequency(theta, i, r.dims)
 		}
 	}
 	return f
+}
+
+// table returns the frequencies for a sequence of seqLen tokens, before dynamic scaling.
+func (r *rope) table(seqLen int) []float64 {
+	if r.long != nil && seqLen > r.maxPos {
+		return r.long
+	}
+	return r.freq
 }
 
 // attentionFactor returns the factor that cosines and sines, and so queries and
@@ -205,7 +306,35 @@ func (r *rope) invFreq(seqLen int) []float64 {
 func (r *rope) attentionFactor() float64 { return r.factor }
 
 // dynamic reports whether frequencies depend on the length of the sequence.
-func (r *rope) dynamic() bool { return r.stretch != 0 }
+func (r *rope) dynamic() bool { return r.stretch != 0 || r.long != nil }
+
+// order returns the elements of a head in the order in which the pairs that turn are half a
+// head apart; nil: as they are.
+func (r *rope) order() []int32 {
+	if r.dims == r.headDim {
+		return nil
+	}
+	half, pairs := r.headDim/2, r.dims/2
+	order := make([]int32, r.headDim)
+	next := int32(r.dims) // of those that do not turn
+	for i := range half {
+		if i < pairs {
+			order[i], order[half+i] = int32(i), int32(pairs+i)
+			continue
+		}
+		order[i], order[half+i] = next, next+1
+		next += 2
+	}
+	return order
+}
+
+// queryFactor returns the factor of a query at a position.
+func (r *rope) queryFactor(pos int) float32 {
+	if r.queryBeta == 0 {
+		return 1
+	}
+	return float32(1 + float64(r.queryBeta*detmath.Log(float64(1+pos/r.queryPeriod))))
+}
 
 // row fills cos and sin, HeadDim/2 elements each, for a token at the given
 // position; seqLen is as for invFreq. The angle is computed in float64 and each
@@ -213,11 +342,26 @@ func (r *rope) dynamic() bool { return r.stretch != 0 }
 // exact to a unit in the last place.
 func (r *rope) row(pos, seqLen int, cos, sin []float32) {
 	theta, changed := r.base(seqLen)
-	for i, f := range r.freq {
+	for i, f := range r.table(seqLen) {
+		if 2*i >= r.dims {
+			cos[i], sin[i] = 1, 0
+			continue
+		}
 		if changed {
-			f = frequency(theta, i, r.headDim)
+			f = frequency(theta, i, r.dims)
 		}
 		s, c := detmath.SinCos(float64(pos) * f)
 		cos[i], sin[i] = float32(c*r.factor), float32(s*r.factor)
 	}
 }
+
+// ropeOf returns the rotation of a layer. Without one it turns nothing.
+func (m *Model) ropeOf(at int) *rope {
+	if i := m.plan[at].rope; i != noRope {
+		return m.ropes[i]
+	}
+	return m.still
+}
+
+// dynamicRope reports whether a rotation depends on the length of the sequence.
+func (m *Model) dynamicRope() bool { return slices.ContainsFunc(m.ropes, (*rope).dynamic) }

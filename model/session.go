@@ -80,6 +80,7 @@ type Session struct {
 	pending []int32 // generated but not yet fed
 
 	renumbered bool // positions were made slots; see compression.renumber
+	long       bool // entries are those of a sequence beyond longFrom
 
 	logits     []float32 // [Vocab] after the last token
 	hasLogits  bool
@@ -388,8 +389,8 @@ func (s *Session) fork(opts ...ForkOption) (*Session, error) {
 	f := &Session{
 		m: s.m, opts: o, cache: cache, comp: s.comp.clone(),
 		pos: s.pos, tokens: slices.Clone(s.tokens), pending: slices.Clone(s.pending),
-		renumbered: s.renumbered,
-		logits:     slices.Clone(s.logits), hasLogits: s.hasLogits, stats: s.stats,
+		renumbered: s.renumbered, long: s.long,
+		logits: slices.Clone(s.logits), hasLogits: s.hasLogits, stats: s.stats,
 		saved: s.saved, notes: slices.Clone(s.notes),
 	}
 	f.one[0] = f

@@ -39,6 +39,7 @@ type savedSession struct {
 	Pending       []int32      `json:"pending,omitempty"`
 	ContextTokens int          `json:"context_tokens,omitempty"`
 	Renumbered    bool         `json:"renumbered,omitempty"`
+	Long          bool         `json:"long_rope,omitempty"`
 	Policy        *lukv.Policy `json:"policy,omitempty"` // metric, allocator, ratio and profile identity
 }
 
@@ -99,7 +100,7 @@ func (s *Session) save(label string, write func(map[string]string, []safetensors
 func (s *Session) savedMeta(label string) (map[string]string, error) {
 	text, err := json.Marshal(savedSession{
 		Version: savedVersion, Position: s.pos, Tokens: s.tokens, Pending: s.pending,
-		ContextTokens: s.stats.ContextTokens, Renumbered: s.renumbered, Policy: s.Policy(),
+		ContextTokens: s.stats.ContextTokens, Renumbered: s.renumbered, Long: s.long, Policy: s.Policy(),
 	})
 	if err != nil {
 		return nil, err
@@ -425,7 +426,7 @@ func (s *Session) adopt(cache *kvcache.Cache, state *savedSession) error {
 	}
 	s.cache, s.pos, s.tokens, s.pending = cache, state.Position, state.Tokens, state.Pending
 	s.stats.ContextTokens, s.saved = state.ContextTokens, state.Policy
-	s.renumbered = state.Renumbered
+	s.renumbered, s.long = state.Renumbered, state.Long
 	return nil
 }
 

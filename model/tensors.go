@@ -33,16 +33,34 @@ const (
 	roleUpBias
 	roleDown
 	roleDownBias
+	rolePostAttnNorm
+	rolePostMLPNorm
+
+	// Of a mixture; names of an expert's own tensors have a verb for its number.
+	roleRouter
+	roleExpertGate
+	roleExpertUp
+	roleExpertDown
+	roleSharedMix
+	roleSharedGate
+	roleSharedUp
+	roleSharedDown
 
 	// Tensors that hold those of several roles.
 	roleQKV    // rows of roleQ, roleK and roleV
 	roleGateUp // rows of roleGate and roleUp
+
+	// The same of all experts, [experts, …].
+	roleExpertsGateUp
+	roleExpertsGate
+	roleExpertsUp
+	roleExpertsDown
 )
 
 // isNorm reports whether the tensor is the weight of a norm.
 func (r tensorRole) isNorm() bool {
 	switch r {
-	case roleLastNorm, roleAttnNorm, roleQNorm, roleKNorm, roleMLPNorm:
+	case roleLastNorm, roleAttnNorm, roleQNorm, roleKNorm, roleMLPNorm, rolePostAttnNorm, rolePostMLPNorm:
 		return true
 	}
 	return false
@@ -123,6 +141,23 @@ func (l *LayerWeights) each(f func(role tensorRole, t *tensor.Tensor)) {
 	f(roleUpBias, &l.UpBias)
 	f(roleDown, &l.Down)
 	f(roleDownBias, &l.DownBias)
+	f(rolePostAttnNorm, &l.PostAttnNorm)
+	f(rolePostMLPNorm, &l.PostMLPNorm)
+	f(roleRouter, &l.Router)
+	f(roleSharedMix, &l.SharedMix)
+	f(roleSharedGate, &l.Shared.Gate)
+	f(roleSharedUp, &l.Shared.Up)
+	f(roleSharedDown, &l.Shared.Down)
+}
+
+// eachExpert calls f for every tensor of the experts chosen by the router, in a fixed
+// order.
+func (l *LayerWeights) eachExpert(f func(role tensorRole, x int, t *tensor.Tensor)) {
+	for x := range l.Experts {
+		f(roleExpertGate, x, &l.Experts[x].Gate)
+		f(roleExpertUp, x, &l.Experts[x].Up)
+		f(roleExpertDown, x, &l.Experts[x].Down)
+	}
 }
 
 // shape returns the shape of a layer's tensor, nil if the plan does not call for it.
@@ -143,11 +178,25 @@ func (p *layerPlan) shape(c *Config, role tensorRole) []int {
 	case roleKBias, roleVBias:
 		return []int{kv}
 	case roleQNorm, roleKNorm:
-		return []int{c.HeadDim}
-	case roleGate, roleUp:
+		switch {
+		case p.qkNorm == headNorm:
+			return []int{c.HeadDim}
+		case role == roleQNorm:
+			return []int{q}
+		}
+		return []int{kv}
+	case roleGate, roleUp, roleExpertGate, roleExpertUp:
 		return []int{p.ffn.width, c.Hidden}
-	case roleDown:
+	case roleDown, roleExpertDown:
 		return []int{c.Hidden, p.ffn.width}
+	case roleRouter:
+		return []int{p.ffn.experts, c.Hidden}
+	case roleSharedMix:
+		return []int{1, c.Hidden}
+	case roleSharedGate, roleSharedUp:
+		return []int{p.ffn.shared, c.Hidden}
+	case roleSharedDown:
+		return []int{c.Hidden, p.ffn.shared}
 	case roleGateBias, roleUpBias:
 		return []int{p.ffn.width}
 	}
@@ -163,15 +212,25 @@ func (p *layerPlan) has(role tensorRole) bool {
 		return p.outBias
 	case roleQNorm, roleKNorm:
 		return p.qkNorm != noNorm
+	case roleGate, roleUp, roleDown:
+		return p.ffn.experts == 0
 	case roleGateBias, roleUpBias, roleDownBias:
 		return p.ffn.bias
+	case roleAttnNorm, roleMLPNorm:
+		return p.preNorm
+	case rolePostAttnNorm, rolePostMLPNorm:
+		return p.postNorm
+	case roleRouter, roleExpertGate, roleExpertUp, roleExpertDown:
+		return p.ffn.experts > 0
+	case roleSharedMix, roleSharedGate, roleSharedUp, roleSharedDown:
+		return p.ffn.shared > 0
 	}
 	return true
 }
 
-// stored returns the ways in which checkpoints hold a layer's tensor; name returns the name
-// of a role's tensor, "" where the family has none.
-func (p *layerPlan) stored(c *Config, role tensorRole, name func(tensorRole) string) []storedTensor {
+// stored returns the ways in which checkpoints hold a layer's tensor, of expert x if it
+// belongs to one; name returns the name of a role's tensor, "" where the family has none.
+func (p *layerPlan) stored(c *Config, role tensorRole, x int, name func(tensorRole) string) []storedTensor {
 	var list []storedTensor
 	add := func(in tensorRole, row int, shape ...int) {
 		if n := name(in); n != "" {
@@ -179,6 +238,7 @@ func (p *layerPlan) stored(c *Config, role tensorRole, name func(tensorRole) str
 		}
 	}
 	q, kv := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
+	e, w := p.ffn.experts, p.ffn.width
 	switch role {
 	case roleQ:
 		add(roleQKV, 0, q+2*kv, c.Hidden)
@@ -187,10 +247,23 @@ func (p *layerPlan) stored(c *Config, role tensorRole, name func(tensorRole) str
 	case roleV:
 		add(roleQKV, q+kv, q+2*kv, c.Hidden)
 	case roleGate:
-		add(roleGateUp, 0, 2*p.ffn.width, c.Hidden)
+		add(roleGateUp, 0, 2*w, c.Hidden)
 	case roleUp:
-		add(roleGateUp, p.ffn.width, 2*p.ffn.width, c.Hidden)
+		add(roleGateUp, w, 2*w, c.Hidden)
+	case roleExpertGate:
+		add(roleExpertsGateUp, x*2*w, e, 2*w, c.Hidden)
+		add(roleExpertsGate, x*w, e, w, c.Hidden)
+	case roleExpertUp:
+		add(roleExpertsGateUp, x*2*w+w, e, 2*w, c.Hidden)
+		add(roleExpertsUp, x*w, e, w, c.Hidden)
+	case roleExpertDown:
+		add(roleExpertsDown, x*c.Hidden, e, c.Hidden, w)
 	}
-	add(role, 0, p.shape(c, role)...)
+	if n := name(role); n != "" {
+		if role >= roleExpertGate && role <= roleExpertDown {
+			n = fmt.Sprintf(n, x)
+		}
+		list = append(list, storedTensor{name: n, shape: p.shape(c, role)})
+	}
 	return list
 }

@@ -102,7 +102,7 @@ func (st *hiddenStage) Run(lo, hi, _ int) {
 	for i := lo; i < hi; i++ {
 		row := g.row + i
 		if dst := g.watch.hidden.At(int(p.pos[row])); dst != nil {
-			p.m.cpu.RMSNorm(dst, p.input[row*dim:(row+1)*dim], p.m.layers[p.at].attnNorm, p.m.cfg.NormEps)
+			p.m.attentionInput(dst, p.input[row*dim:(row+1)*dim], p.at)
 		}
 	}
 }
@@ -212,7 +212,7 @@ type weightsStage pass
 
 func (st *weightsStage) Run(lo, hi, worker int) {
 	r := (*pass)(st)
-	c, g, w := r.m.cfg, r.watched, r.watched.watch
+	c, p, g, w := r.m.cfg, &r.m.plan[r.at], r.watched, r.watched.watch
 	group, stride := c.Heads/c.KVHeads, c.Heads*c.HeadDim
 	var decode *lukv.ColumnSums
 	if l := w.layer(r.at); l != nil {
@@ -228,7 +228,7 @@ func (st *weightsStage) Run(lo, hi, worker int) {
 			sc.probs = slices.Grow(sc.probs[:0], group*total)[:group*n]
 			for k := range group {
 				q := (g.row+i)*stride + (h*group+k)*c.HeadDim
-				r.m.cpu.AttentionWeights(sc.probs[k*n:(k+1)*n], r.q[q:q+c.HeadDim], &kv, 0, r.m.plan[r.at].attentionScale(), stats[i*group+k])
+				r.m.cpu.AttentionWeights(sc.probs[k*n:(k+1)*n], r.q[q:q+c.HeadDim], &kv, 0, p.attentionScale(), p.attentionCap(), stats[i*group+k])
 			}
 			if w.sums != nil {
 				w.sums.AddRow(h, sc.probs, n)

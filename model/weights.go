@@ -48,6 +48,22 @@ type LayerWeights struct {
 	GateBias tensor.Tensor // [Intermediate] if MLPBias
 	UpBias   tensor.Tensor // [Intermediate] if MLPBias
 	DownBias tensor.Tensor // [Hidden] if MLPBias
+
+	PostAttnNorm tensor.Tensor // [Hidden] in families with norms after the branches
+	PostMLPNorm  tensor.Tensor // [Hidden]
+
+	// In a mixture of experts, instead of Gate, Up and Down.
+	Router    tensor.Tensor // [experts, Hidden]
+	Experts   []expertWeights
+	Shared    expertWeights // of the unit that is added for every token
+	SharedMix tensor.Tensor // [1, Hidden] its weight
+}
+
+// expertWeights are the matrices of one unit of a mixture of experts.
+type expertWeights struct {
+	Gate tensor.Tensor // [width, Hidden]
+	Up   tensor.Tensor // [width, Hidden]
+	Down tensor.Tensor // [Hidden, width]
 }
 
 // source is an open container of tensors.
@@ -91,8 +107,11 @@ func (w *Weights) places(cfg *Config, n naming) []place {
 	for at, p := range cfg.layerPlans() {
 		w.Layers[at].each(func(role tensorRole, dst *tensor.Tensor) {
 			if shape := p.shape(cfg, role); shape != nil {
-				list = append(list, place{dst, shape, p.stored(cfg, role, func(r tensorRole) string { return table.name(n, r, at) })})
+				list = append(list, place{dst, shape, p.stored(cfg, role, 0, func(r tensorRole) string { return table.name(n, r, at) })})
 			}
+		})
+		w.Layers[at].eachExpert(func(role tensorRole, x int, dst *tensor.Tensor) {
+			list = append(list, place{dst, p.shape(cfg, role), p.stored(cfg, role, x, func(r tensorRole) string { return table.name(n, r, at) })})
 		})
 	}
 	list = append(list, whole(roleLastNorm, &w.Norm, cfg.Hidden))
@@ -155,6 +174,9 @@ func newWeights(checkpoint string, src source, n naming, cfg *Config) (*Weights,
 		return nil, fmt.Errorf("checkpoint %s: found %d tensors, too few for the %d layers of the config", checkpoint, len(names), cfg.Layers)
 	}
 	w := &Weights{Layers: make([]LayerWeights, cfg.Layers), names: cfg.tensors(), source: src}
+	if err := w.makeExperts(checkpoint, names, n, cfg); err != nil {
+		return nil, err
+	}
 	used := make(map[string]bool, len(names))
 	l := loader{checkpoint: checkpoint, src: src, rename: renaming(names, n), used: used}
 	for _, p := range w.places(cfg, n) {
@@ -175,6 +197,23 @@ func newWeights(checkpoint string, src source, n naming, cfg *Config) (*Weights,
 	return w, nil
 }
 
+// makeExperts makes room for the experts of each layer, unless the checkpoint cannot hold
+// so many.
+func (w *Weights) makeExperts(checkpoint string, names []string, n naming, cfg *Config) error {
+	rename := renaming(names, n)
+	for at, p := range cfg.layerPlans() {
+		if p.ffn.experts == 0 {
+			continue
+		}
+		stacked := slices.Contains(names, rename(w.names.name(n, roleExpertsDown, at)))
+		if p.ffn.experts > len(names) && !stacked {
+			return fmt.Errorf("checkpoint %s: found %d tensors, too few for the %d experts of layer %d", checkpoint, len(names), p.ffn.experts, at)
+		}
+		w.Layers[at].Experts = make([]expertWeights, p.ffn.experts)
+	}
+	return nil
+}
+
 // loader finds the tensors of places in a source.
 type loader struct {
 	checkpoint string
@@ -191,7 +230,7 @@ func (l *loader) load(p *place) (tensor.Tensor, error) {
 		if !ok {
 			continue
 		}
-		if !t.HasShape(s.shape...) {
+		if !t.HasShape(s.shape...) && !(len(s.shape) == 2 && s.shape[0] == 1 && t.HasShape(s.shape[1])) {
 			return t, fmt.Errorf("checkpoint file %q: tensor %q has shape %s, expected %s by the config",
 				file, name, tensor.ShapeString(t.Shape), tensor.ShapeString(s.shape))
 		}
@@ -208,6 +247,7 @@ func (l *loader) load(p *place) (tensor.Tensor, error) {
 // rows returns the rows of a stored tensor that make up a place's of the given shape.
 func (s *storedTensor) rows(t tensor.Tensor, shape []int) tensor.Tensor {
 	if slices.Equal(s.shape, shape) {
+		t.Shape = shape // a vector may stand for a matrix of one row
 		return t
 	}
 	rows := 1
@@ -277,9 +317,13 @@ func (w *Weights) Each(f func(name string, t tensor.Tensor)) {
 			f(names.name(hfNames, role, at), *t)
 		}
 	}
+	expert := func(at int) func(role tensorRole, x int, t *tensor.Tensor) {
+		return func(role tensorRole, x int, t *tensor.Tensor) { f(fmt.Sprintf(names.name(hfNames, role, at), x), *t) }
+	}
 	visit(roleEmbed, 0, &w.Embed)
 	for at := range w.Layers {
 		w.Layers[at].each(func(role tensorRole, t *tensor.Tensor) { visit(role, at, t) })
+		w.Layers[at].eachExpert(expert(at))
 	}
 	visit(roleLastNorm, 0, &w.Norm)
 	if !w.tied() {

@@ -1,0 +1,97 @@
+package model
+
+import "github.com/lukv/lukv/kernels"
+
+// Operations of layers that differ from Llama's.
+
+func (h *hostRun) fullNorm(a kernels.Activation, w []float32) {
+	h.weight, h.norming = w, a
+	h.each(h.rows, 4, (*fullNormStage)(h))
+}
+
+type fullNormStage hostRun
+
+func (st *fullNormStage) Run(lo, hi, _ int) {
+	h := (*hostRun)(st)
+	buf, n := h.buffer(h.norming), len(h.weight)
+	for i := lo; i < hi; i++ {
+		x := buf[i*n : (i+1)*n]
+		h.m.cpu.RMSNorm(x, x, h.weight, h.m.cfg.NormEps)
+	}
+}
+
+func (h *hostRun) reorder(order []int32) {
+	h.order = order
+	h.each(h.rows, 4, (*reorderStage)(h))
+}
+
+type reorderStage hostRun
+
+func (st *reorderStage) Run(lo, hi, worker int) {
+	h := (*hostRun)(st)
+	c := h.m.cfg
+	d := c.HeadDim
+	old := h.workers[worker].row[:d]
+	reorder := func(heads []float32) {
+		for ; len(heads) > 0; heads = heads[d:] {
+			copy(old, heads)
+			for i, from := range h.order {
+				heads[i] = old[from]
+			}
+		}
+	}
+	reorder(h.q[lo*c.Heads*d : hi*c.Heads*d])
+	reorder(h.k[lo*c.KVHeads*d : hi*c.KVHeads*d])
+}
+
+func (h *hostRun) addBranch(w []float32, scale float32) {
+	h.weight, h.scale = w, scale
+	h.each(h.rows, 4, (*addBranchStage)(h))
+}
+
+type addBranchStage hostRun
+
+func (st *addBranchStage) Run(lo, hi, worker int) {
+	h := (*hostRun)(st)
+	n := h.m.cfg.Hidden
+	for i := lo; i < hi; i++ {
+		branch := h.branch[i*n : (i+1)*n]
+		if h.weight != nil {
+			row := h.workers[worker].row[:n]
+			h.m.cpu.RMSNorm(row, branch, h.weight, h.m.cfg.NormEps)
+			branch = row
+		}
+		if h.scale == 1 {
+			h.m.cpu.Add(h.x[i*n:(i+1)*n], branch)
+		} else {
+			h.m.cpu.AddScaled(h.x[i*n:(i+1)*n], branch, h.scale)
+		}
+	}
+}
+
+// gated sets dst to the activation of gate times up.
+func (h *hostRun) gated(a activation, dst, gate, up []float32) {
+	if a == geluTanh {
+		h.m.cpu.GeGLU(dst, gate, up)
+	} else {
+		h.m.cpu.SwiGLU(dst, gate, up)
+	}
+}
+
+// finishLogits applies the model's scale and cap to products of the head.
+func (m *Model) finishLogits(x []float32) {
+	if s := m.cfg.scalars.logitScale; s != 0 {
+		m.cpu.Scale(x, float32(s))
+	}
+	if c := m.cfg.scalars.logitCap; c != 0 {
+		m.cpu.SoftCap(x, float32(c))
+	}
+}
+
+// finishStage finishes rows of logits.
+type finishStage hostRun
+
+func (st *finishStage) Run(lo, hi, _ int) {
+	vocab := st.m.cfg.Vocab
+	st.m.finishLogits(st.dst[lo*vocab : hi*vocab])
+}

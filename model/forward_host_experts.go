@@ -1,0 +1,235 @@
+package model
+
+import (
+	"github.com/lukv/lukv/kernels"
+)
+
+// mixtureRows bounds the rows of a mixture of experts that are computed together: enough
+// that an expert's weights, read once for all of them, are shared by several rows.
+const mixtureRows = 512
+
+// mixture is the scratch of a mixture of experts. Rows are those of a tile of the pass. An
+// assignment is a row and an expert that it chose; assignments are sorted by expert, so
+// that an expert's products are those of consecutive rows. A row's branch is the sum of its
+// experts in ascending order, the shared one last, whatever other rows choose.
+type mixture struct {
+	cap, rows int // of the tile, at most and in use
+	first     int // row of the pass with which the tile begins
+	most      int // rows of the busiest expert
+
+	logits  []float32 // [rows][experts] of the router
+	mix     []float32 // [rows] weights of the shared expert
+	chosen  []int32   // [rows][chosen]
+	weights []float32 // [rows][chosen]
+
+	starts []int     // [experts+1] first assignments
+	row    []int32   // [assignments] rows of the tile
+	weight []float32 // [assignments]
+
+	in    kernels.Operand // [assignments][Hidden]
+	inner kernels.Operand // [assignments][width of an expert]
+
+	words int // of both operands
+
+	l *hostDecoder // the current one
+}
+
+// bytes returns the size of the scratch, which may be nil.
+func (x *mixture) bytes() int {
+	if x == nil {
+		return 0
+	}
+	return 4*(len(x.logits)+len(x.mix)+len(x.chosen)+len(x.weights)+len(x.row)+len(x.weight)+x.words) + 8*len(x.starts)
+}
+
+// newMixture returns the scratch for a pass of up to n rows, nil if no layer needs it.
+func newMixture(m *Model, n int) *mixture {
+	experts, chosen, units, width := 0, 0, 0, 0
+	for i := range m.plan {
+		p := &m.plan[i].ffn
+		if p.experts == 0 {
+			continue
+		}
+		of := p.chosen
+		if p.shared > 0 {
+			of++
+		}
+		experts, chosen, units = max(experts, p.experts), max(chosen, p.chosen), max(units, of)
+		width = max(width, p.width, p.shared)
+	}
+	if experts == 0 {
+		return nil
+	}
+	n = min(n, mixtureRows)
+	all := n * units
+	in, inner := kernels.OperandWords(m.narrowForms, all, m.cfg.Hidden), kernels.OperandWords(m.innerForms, all, width)
+	return &mixture{
+		cap: n, words: in + inner, logits: make([]float32, n*experts), mix: make([]float32, n),
+		chosen: make([]int32, n*chosen), weights: make([]float32, n*chosen),
+		starts: make([]int, experts+2), row: make([]int32, all), weight: make([]float32, all),
+		in:    kernels.NewOperand(make([]float32, in), m.narrowForms, all, m.cfg.Hidden),
+		inner: kernels.NewOperand(make([]float32, inner), m.innerForms, all, width),
+	}
+}
+
+func (h *hostRun) mixture(l *hostDecoder) {
+	x := h.experts
+	x.l = l
+	for x.first = 0; x.first < h.rows && !h.stop.Load(); x.first += x.rows {
+		x.rows = min(x.cap, h.rows-x.first)
+		h.m.pool.RunPieces(l.router.Rows, strip, strip, (*routerStage)(h))
+		h.each(x.rows, 4, (*routeStage)(h))
+		x.assign()
+		h.each(x.assigned(), 8, (*gatherStage)(h))
+		total := 0
+		for e := range l.experts {
+			if x.starts[e] < x.starts[e+1] {
+				total += l.experts[e].gate.Rows
+			}
+		}
+		h.strip = stripOf(x.most, l.router.Cols)
+		h.m.pool.RunPieces(total, strip, h.strip, (*expertsInStage)(h))
+		h.strip = stripOf(x.most, l.experts[0].down.Cols)
+		h.m.pool.RunPieces(h.m.cfg.Hidden, strip, h.strip, (*expertsOutStage)(h))
+	}
+}
+
+// routerStage computes the router's logits; an item is an expert.
+type routerStage hostRun
+
+func (st *routerStage) Run(lo, hi, _ int) {
+	h := (*hostRun)(st)
+	x := h.experts
+	src, w := h.narrow.From(x.first), x.l.router.Slice(lo, x.l.router.Rows)
+	h.m.cpu.Multiply(x.logits[lo:], x.l.router.Rows, &src, x.rows, &w, 0, hi-lo)
+}
+
+// routeStage chooses the experts of rows; an item is a row.
+type routeStage hostRun
+
+func (st *routeStage) Run(lo, hi, _ int) {
+	h := (*hostRun)(st)
+	x, p := h.experts, &h.experts.l.plan.ffn
+	for i := lo; i < hi; i++ {
+		kernels.Route(x.chosen[i*p.chosen:(i+1)*p.chosen], x.weights[i*p.chosen:(i+1)*p.chosen],
+			x.logits[i*p.experts:(i+1)*p.experts], p.normalise)
+		if p.shared > 0 {
+			src := h.narrow.From(x.first + i)
+			h.m.cpu.Multiply(x.mix[i:i+1], 1, &src, 1, &x.l.sharedMix, 0, 1)
+			x.mix[i] = 1 / (1 + kernels.Exp(-x.mix[i]))
+		}
+	}
+}
+
+// assigned returns the number of assignments.
+func (x *mixture) assigned() int { return x.starts[len(x.l.experts)] }
+
+// assign sorts the assignments by expert, and those of an expert by row.
+func (x *mixture) assign() {
+	p := &x.l.plan.ffn
+	starts := x.starts[:len(x.l.experts)+1]
+	clear(starts)
+	chosen := x.chosen[:x.rows*p.chosen]
+	for _, e := range chosen {
+		starts[e+1]++
+	}
+	if p.shared > 0 {
+		starts[p.experts+1] = x.rows
+	}
+	x.most = 0
+	for e := range x.l.experts {
+		x.most = max(x.most, starts[e+1])
+		starts[e+1] += starts[e]
+	}
+	// While rows are placed, starts[e] is the next place of expert e.
+	place := func(e, row int, weight float32) {
+		at := starts[e]
+		x.row[at], x.weight[at] = int32(row), weight
+		starts[e]++
+	}
+	for i, e := range chosen {
+		place(int(e), i/p.chosen, x.weights[i])
+	}
+	if p.shared > 0 {
+		for i := range x.rows {
+			place(p.experts, i, x.mix[i])
+		}
+	}
+	copy(starts[1:], starts[:len(starts)-1])
+	starts[0] = 0
+}
+
+// gatherStage copies the rows of assignments side by side; an item is an assignment.
+type gatherStage hostRun
+
+func (st *gatherStage) Run(lo, hi, _ int) {
+	h := (*hostRun)(st)
+	x := h.experts
+	for i := lo; i < hi; i++ {
+		x.in.CopyRow(i, &h.narrow, x.first+int(x.row[i]), h.m.cfg.Hidden)
+	}
+}
+
+// expertsInStage computes the gated products of all assignments; an item is a row of gate
+// and up of an expert that has any.
+type expertsInStage hostRun
+
+func (st *expertsInStage) Run(lo, hi, worker int) {
+	h := (*hostRun)(st)
+	x, w := h.experts, &h.workers[worker]
+	base := 0
+	for e := range x.l.experts {
+		first, n := x.starts[e], x.starts[e+1]-x.starts[e]
+		if n == 0 {
+			continue
+		}
+		of := &x.l.experts[e]
+		from, to := max(lo-base, 0), min(hi-base, of.gate.Rows)
+		base += of.gate.Rows
+		for from < to && !h.stop.Load() {
+			end := min(to, from+h.strip)
+			cols := end - from
+			g, u := w.strip[0][:n*cols], w.strip[1][:n*cols]
+			src := x.in.From(first)
+			gate, up := of.gate.Slice(from, of.gate.Rows), of.up.Slice(from, of.up.Rows)
+			h.m.cpu.Multiply(g, cols, &src, n, &gate, 0, cols)
+			h.m.cpu.Multiply(u, cols, &src, n, &up, 0, cols)
+			h.gated(x.l.plan.ffn.activation, g, g, u)
+			for i := range n {
+				h.m.cpu.SetOperand(&x.inner, first+i, from, g[i*cols:(i+1)*cols])
+			}
+			from = end
+		}
+	}
+}
+
+// expertsOutStage adds the weighted outputs of the experts; an item is a column of the
+// branch.
+type expertsOutStage hostRun
+
+func (st *expertsOutStage) Run(lo, hi, worker int) {
+	h := (*hostRun)(st)
+	x, hidden := h.experts, h.m.cfg.Hidden
+	for lo < hi && !h.stop.Load() {
+		end := min(hi, lo+h.strip)
+		cols := end - lo
+		branch := h.branch[x.first*hidden:]
+		for i := range x.rows {
+			clear(branch[i*hidden+lo : i*hidden+end])
+		}
+		for e := range x.l.experts {
+			first, n := x.starts[e], x.starts[e+1]-x.starts[e]
+			if n == 0 {
+				continue
+			}
+			src, buf := x.inner.From(first), h.workers[worker].strip[0][:n*cols]
+			down := x.l.experts[e].down.Slice(lo, hidden)
+			h.m.cpu.Multiply(buf, cols, &src, n, &down, 0, cols)
+			for i := range n {
+				at := int(x.row[first+i])*hidden + lo
+				h.m.cpu.AddScaled(branch[at:at+cols], buf[i*cols:(i+1)*cols], x.weight[first+i])
+			}
+		}
+		lo = end
+	}
+}
