@@ -14,6 +14,7 @@ import (
 
 	"github.com/lukv/lukv/internal/testnum"
 	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/lukv"
 )
 
 // familiesDir returns the folder of the golden models of further families;
@@ -137,4 +138,59 @@ func TestGoldenFamiliesMalformed(t *testing.T) {
 	}
 	fmt.Printf("golden families, malformed: %d checks\n", len(list.Cases))
 	require.NotEmpty(t, list.Cases)
+}
+
+// TestGoldenFamiliesCompress: a ratio of 0 changes nothing (P2); a ratio of 0.8 leaves what
+// the budgets allow, in the layers with full attention only, and such a session can be
+// saved, loaded and forked, with the bits of the one that goes on.
+func TestGoldenFamiliesCompress(t *testing.T) {
+	checks := 0
+	for _, c := range goldenFamilies(t) {
+		t.Run(c.Name, func(t *testing.T) {
+			ctx := t.Context()
+			m, err := Open(ctx, filepath.Join(familiesDir(), c.Name), WithThreads(2))
+			require.NoError(t, err)
+			defer m.Close()
+			tokens, steps := randomTokens(300, m.cfg.Vocab, 5), randomTokens(4, m.cfg.Vocab, 6)
+			plain := traceOf(t, newTestSession(t, m, SessionOptions{}), tokens, steps)
+			for _, metric := range []string{"snapkv", "knorm", "expected_attention", "tova"} {
+				policy := &lukv.Policy{Metric: lukv.MetricConfig{Name: metric}, Allocator: lukv.AllocatorConfig{Name: "uniform"}}
+				s := newTestSession(t, m, SessionOptions{Compression: policy})
+				testnum.SameBits(t, metric+" at ratio 0", plain, traceOf(t, s, tokens, steps))
+
+				policy.Ratio = 0.8
+				s = newTestSession(t, m, SessionOptions{Compression: policy})
+				require.NoError(t, s.Prefill(ctx, tokens))
+				for at, p := range m.plan {
+					for h := range m.cfg.KVHeads {
+						if n := s.cache.Len(at, h); p.window == 0 {
+							require.Equal(t, 59, n, "layer %d, head %d", at, h)
+						} else {
+							require.GreaterOrEqual(t, n, min(p.window, len(tokens)), "layer %d, head %d", at, h)
+						}
+					}
+				}
+				fork, err := s.Fork()
+				require.NoError(t, err)
+				defer fork.Close()
+				path := filepath.Join(t.TempDir(), "session")
+				require.NoError(t, s.Save(ctx, path))
+				loaded, err := m.LoadSession(ctx, path, SessionOptions{Compression: policy})
+				require.NoError(t, err)
+				defer loaded.Close()
+				for _, token := range steps {
+					for _, x := range []*Session{s, fork, loaded} {
+						require.NoError(t, x.Append(ctx, token))
+						require.True(t, finite(x.Logits()))
+					}
+					testnum.SameBits(t, metric+", fork", s.Logits(), fork.Logits())
+					testnum.SameBits(t, metric+", loaded", s.Logits(), loaded.Logits())
+					checks += 2
+				}
+			}
+			require.Zero(t, allocations(t, newTestSession(t, m, SessionOptions{})))
+		})
+	}
+	fmt.Printf("golden families, compressed: %d checks\n", checks)
+	require.NotZero(t, checks)
 }
