@@ -167,7 +167,7 @@ func (w *weights) readInt8(m *module) (*Matrix, error) {
 	if err != nil {
 		return nil, err
 	}
-	x := &integers{m: m, group: m.cols, count: 1, scales: spread(scales, m.rows), unpack: bytesOf(t, m.cols)}
+	x := &integers{m: m, group: m.cols, count: 1, low: -128, high: 127, scales: spread(scales, m.rows), unpack: bytesOf(t, m.cols)}
 	if !w.symmetric() {
 		z, err := m.shaped(".weight_zero_point", shape, tensor.I8)
 		if err != nil {
@@ -201,7 +201,7 @@ func (w *weights) readPacked(m *module) (*Matrix, error) {
 	if err != nil {
 		return nil, err
 	}
-	x := &integers{m: m, group: m.cols, unpack: packedRows(t, m.cols, w.Bits, half)}
+	x := &integers{m: m, group: m.cols, low: -half, high: half - 1, unpack: packedRows(t, m.cols, w.Bits, half)}
 	if w.Strategy == "group" {
 		if x.group, err = m.groups(*w.Group); err != nil {
 			return nil, fmt.Errorf("\"group_size\": %w", err)

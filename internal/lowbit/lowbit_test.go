@@ -109,6 +109,7 @@ func TestGolden(t *testing.T) {
 				m.Float32s(one, r, 1)
 				require.Equal(t, got[r*m.Cols:(r+1)*m.Cols], one, "row %d alone", r)
 			}
+			checkPack(t, m, got)
 			if hash, err := os.ReadFile(filepath.Join(dir, "expected.sha256")); err == nil {
 				raw := tensor.FromF32s(tensor.F32, got, m.Rows, m.Cols).Data
 				require.Equal(t, strings.TrimSpace(string(hash)), fmt.Sprintf("%x", sha256.Sum256(raw)))
@@ -129,6 +130,43 @@ func TestGolden(t *testing.T) {
 	}
 	require.Positive(t, checks)
 	fmt.Printf("golden low-bit weights: %d checks\n", checks)
+}
+
+// checkPack: what is packed widens to the same values, or to those rounded to bf16.
+func checkPack(t *testing.T, m *Matrix, want []float32) {
+	typ, exact := m.Type()
+	packed := make([]byte, typ.Bytes(m.Rows*m.Cols))
+	row := typ.Bytes(m.Cols)
+	for r := 0; r < m.Rows; r += 5 {
+		n := min(5, m.Rows-r)
+		m.Pack(packed[r*row:(r+n)*row], typ, r, n)
+	}
+	got := make([]float32, len(want))
+	typ.Widen(got, packed)
+	for i, v := range want {
+		if !exact {
+			v = tensor.BF16ToF32(tensor.F32ToBF16(v))
+		}
+		if v != got[i] {
+			t.Fatalf("element %d as %v: want %v, got %v", i, typ, v, got[i])
+		}
+	}
+}
+
+// TestPackedTypes: the usual kinds keep the bits that they have.
+func TestPackedTypes(t *testing.T) {
+	for name, want := range map[string]tensor.Type{
+		"ct_int8_channel": tensor.Q8_0, "ct_w4_g128_sym": tensor.Q4_0, "ct_w4_g128_asym": tensor.Q5_0, "gptq_v1_g128_sym": tensor.Q4_0,
+		"gptq_v1_g32_asym_wrap": tensor.Q5_0, "awq_gemm_g128": tensor.Q5_0, "mlx_4bit_g64": tensor.Q4_1, "gptq_v1_8bit_g128": tensor.Q8_0,
+		"ct_w4_g128_actorder": tensor.BF16, "ct_fp8_channel": tensor.BF16,
+	} {
+		dir := filepath.Join("testdata", "quant", name)
+		_, m, _, err := open(t, dir)
+		require.NoError(t, err, name)
+		typ, exact := m.Type()
+		require.Equal(t, want, typ, name)
+		require.Equal(t, want != tensor.BF16, exact, name)
+	}
 }
 
 // products compares x·wᵀ + bias.

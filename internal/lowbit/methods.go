@@ -79,7 +79,7 @@ func (m *module) gptq(bits, size int, one int16) (*Matrix, error) {
 		return nil, err
 	}
 	rows, cols := m.rows, m.cols
-	x := &integers{m: m, group: group, count: cols / group}
+	x := &integers{m: m, group: group, count: cols / group, high: int16(mask)}
 	x.unpack = func(dst []int16, from, n int) {
 		for i := range cols / each {
 			for r := range n {
@@ -134,7 +134,7 @@ func (m *module) awq(size int) (*Matrix, error) {
 		return nil, err
 	}
 	rows, cols := m.rows, m.cols
-	x := &integers{m: m, group: group, count: cols / group}
+	x := &integers{m: m, group: group, count: cols / group, high: 15}
 	x.unpack = func(dst []int16, from, n int) {
 		for c := range cols {
 			for r := range n {
@@ -178,7 +178,7 @@ func (m *module) mlx(bits, size int) (*Matrix, error) {
 	if err != nil {
 		return nil, err
 	}
-	x := &integers{m: m, group: group, count: m.cols / group, unpack: packedRows(t, m.cols, bits, 0)}
+	x := &integers{m: m, group: group, count: m.cols / group, high: 1<<bits - 1, unpack: packedRows(t, m.cols, bits, 0)}
 	if x.scales, _, err = m.scales(".scales", []int{m.rows, x.count}); err != nil {
 		return nil, err
 	}
@@ -224,7 +224,7 @@ func (m *module) scb() (*Matrix, error) {
 	for i := range scales {
 		scales[i] /= 127
 	}
-	return (&integers{m: m, group: m.cols, count: 1, scales: scales, unpack: bytesOf(t, m.cols)}).matrix(), nil
+	return (&integers{m: m, group: m.cols, count: 1, low: -128, high: 127, scales: scales, unpack: bytesOf(t, m.cols)}).matrix(), nil
 }
 
 // state is what bitsandbytes says about a matrix of 4 bits.

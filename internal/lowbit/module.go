@@ -24,6 +24,7 @@ type Matrix struct {
 	Tensors    []string // names of the tensors that make it up
 
 	rowsOf func(dst []float32, from, n int)
+	ints   *integers // nil for matrices of floats
 }
 
 // Float32s writes n rows from row from on to dst, [n][Cols].
@@ -122,6 +123,8 @@ type integers struct {
 	group int // columns that share a scale
 	count int // scales of a row
 
+	low, high int16 // bounds of q
+
 	unpack  func(dst []int16, from, n int) // rows of q
 	scales  []float32                      // [rows][count]
 	zeros   []int16                        // likewise, nil for none
@@ -130,7 +133,7 @@ type integers struct {
 }
 
 func (x *integers) matrix() *Matrix {
-	return &Matrix{Rows: x.m.rows, Cols: x.m.cols, rowsOf: x.rowsOf}
+	return &Matrix{Rows: x.m.rows, Cols: x.m.cols, rowsOf: x.rowsOf, ints: x}
 }
 
 func (x *integers) rowsOf(dst []float32, from, n int) {
@@ -186,19 +189,24 @@ func packedRows(t tensor.Tensor, cols, bits int, bias int16) func(dst []int16, f
 	}
 }
 
-// groupIndex reads the group of every column.
+// groupIndex reads the group of every column, of which there are count; nil if they follow
+// one another.
 func (m *module) groupIndex(suffix string, count int) ([]int32, error) {
 	t, err := m.shaped(suffix, []int{m.cols}, tensor.I32)
 	if err != nil {
 		return nil, err
 	}
-	out := make([]int32, m.cols)
+	out, scattered := make([]int32, m.cols), false
 	for i := range out {
 		g := int32(word(t, i))
 		if g < 0 || int(g) >= count {
 			return nil, fmt.Errorf("tensor %q: column %d is in group %d, expected one of %d", m.name+suffix, i, g, count)
 		}
 		out[i] = g
+		scattered = scattered || int(g) != i/(m.cols/count)
+	}
+	if !scattered {
+		return nil, nil
 	}
 	return out, nil
 }

@@ -207,12 +207,13 @@ func parsePattern(text string) (pattern, error) {
 	return pattern{text: text, re: re}, nil
 }
 
-// matches reports whether the pattern names a module, all of which are of class Linear.
+// matches reports whether the pattern names a module. All are of the class Linear but the
+// embedding.
 func (p pattern) matches(module string) bool {
 	if p.re != nil {
 		return p.re.MatchString(module)
 	}
-	return p.text == "Linear" || p.text == module
+	return p.text == "Linear" && !strings.HasSuffix(module, "embed_tokens") || p.text == module
 }
 
 func parsePatterns(texts []string) ([]pattern, error) {
