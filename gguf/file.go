@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"slices"
 	"unicode/utf8"
@@ -83,6 +84,15 @@ func Parse(name string, data []byte) (*File, error) {
 
 // Parts returns the paths of the files that the File consists of.
 func (f *File) Parts() []string { return slices.Clone(f.parts) }
+
+// Infos describes the files as of when they were opened, nil for a parsed image.
+func (f *File) Infos() []fs.FileInfo {
+	var out []fs.FileInfo
+	for _, m := range f.mappings {
+		out = append(out, m.Info())
+	}
+	return out
+}
 
 // WillNeed asks the system to read up to limit bytes of the files into memory in the
 // background, in their order. It returns at once.

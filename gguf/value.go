@@ -213,6 +213,19 @@ func (f *File) Ints(key string) ([]int64, error) {
 	return out, nil
 }
 
+// Bools returns an array of true and false.
+func (f *File) Bools(key string) ([]bool, error) {
+	v, err := f.get(key, true, "an array of bools", kindBool)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]bool, v.count)
+	for i := range out {
+		out[i] = v.data[i] != 0
+	}
+	return out, nil
+}
+
 // Floats returns an array of numbers.
 func (f *File) Floats(key string) ([]float64, error) {
 	v, err := f.get(key, true, "an array of numbers", kindF32, kindF64)

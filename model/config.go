@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/lukv/lukv/internal/inputfile"
+	"github.com/lukv/lukv/internal/lowbit"
 	"github.com/lukv/lukv/internal/strictjson"
 	"github.com/lukv/lukv/tensor"
 )
@@ -78,6 +79,7 @@ type Config struct {
 	plan      []layerPlan // of every layer, see layerPlans
 	moreRopes []RopeConfig
 	scalars   scalars
+	lowbit    *lowbit.Scheme // of matrices that are stored in few bits, nil for none
 }
 
 // GenerationDefaults are the sampling settings that come with a checkpoint, in
@@ -166,10 +168,9 @@ func ParseConfig(text []byte) (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, key := range []string{"quantization_config", "quantization", "compression_config"} {
-		if o.Has(key) || outer.Has(key) {
-			return nil, fmt.Errorf("%q: quantized checkpoints are %w, expected plain float weights", key, ErrUnsupported)
-		}
+	scheme, err := parseLowbit(text, outer.Raw("text_config"))
+	if err != nil {
+		return nil, err
 	}
 	def := &f.defaults
 	o.activation(def)
@@ -186,6 +187,7 @@ func ParseConfig(text []byte) (*Config, error) {
 		BOS:            o.ids("bos_token_id"),
 		EOS:            o.ids("eos_token_id"),
 		Generation:     neutralGeneration(),
+		lowbit:         scheme,
 	}
 	if o.Err() != nil {
 		return nil, o.Err()

@@ -14,7 +14,6 @@ import (
 
 	"github.com/lukv/lukv/internal/atomicfile"
 	"github.com/lukv/lukv/internal/inputfile"
-	"github.com/lukv/lukv/safetensors"
 )
 
 // A digest is kept in a file named after the paths of the weights:
@@ -44,18 +43,17 @@ type fileStamps struct {
 // stampFiles returns the stamps of the weights' files, and nothing if there is no folder
 // for digests, the weights are not files, or one is no longer the file that was opened.
 func (m *Model) stampFiles() fileStamps {
-	c, ok := m.weights.source.(*safetensors.Checkpoint)
-	if !ok || m.digests == "" {
+	if m.weights.source == nil || m.digests == "" {
 		return fileStamps{}
 	}
 	var s fileStamps
-	for _, f := range c.Files() {
-		path, err := filepath.Abs(f.Name())
-		if err != nil || f.Info() == nil {
+	for _, f := range m.weights.source.Stamps() {
+		path, err := filepath.Abs(f.path)
+		if err != nil || f.info == nil {
 			return fileStamps{}
 		}
 		now, err := os.Stat(path)
-		if err != nil || stamp(now) != stamp(f.Info()) {
+		if err != nil || stamp(now) != stamp(f.info) {
 			return fileStamps{}
 		}
 		s.paths += path + "\n"
@@ -63,6 +61,12 @@ func (m *Model) stampFiles() fileStamps {
 		s.newest = slices.MaxFunc([]time.Time{s.newest, now.ModTime()}, time.Time.Compare)
 	}
 	return s
+}
+
+// fileStamp is a file of weights as it was when it was opened.
+type fileStamp struct {
+	path string
+	info fs.FileInfo // nil for one in memory
 }
 
 // stamp returns text that tells states of a file apart.

@@ -15,6 +15,10 @@ type family struct {
 	class string // under architectures, in configs without model_type
 	gguf  string // general.architecture of its GGUF files
 
+	// interleaved says that GGUF files store the rows of every query and key head in the order
+	// of interleaved rotation.
+	interleaved bool
+
 	tensors  tensorTable
 	defaults configDefaults
 

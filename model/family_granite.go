@@ -3,7 +3,7 @@ package model
 // Granite 3 and dense Granite 4 (IBM, 2024): a Llama with factors of embeddings, scores,
 // residual branches and logits.
 var graniteFamily = family{
-	arch: "granite", class: "GraniteForCausalLM", gguf: "granite",
+	arch: "granite", class: "GraniteForCausalLM", gguf: "granite", interleaved: true,
 	tensors:  llamaTensors,
 	defaults: configDefaults{maxPositions: 2048},
 	read: func(o object, c *Config) {

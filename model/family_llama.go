@@ -3,7 +3,7 @@ package model
 // Llama 2 and 3 and what is built like them (Touvron et al., 2023; Dubey et al., 2024):
 // RMS norms before attention and MLP, grouped queries, rotation of half-split pairs, SwiGLU.
 var llamaFamily = family{
-	arch: "llama", class: "LlamaForCausalLM", gguf: "llama",
+	arch: "llama", class: "LlamaForCausalLM", gguf: "llama", interleaved: true,
 	tensors:  llamaTensors,
 	defaults: configDefaults{maxPositions: 2048},
 	read: func(o object, c *Config) {

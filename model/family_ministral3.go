@@ -4,7 +4,7 @@ package model
 // their position. The settings are among those of the rotation. Multimodal checkpoints
 // hold it as their text model.
 var ministral3Family = family{
-	arch: "ministral3", class: "Ministral3ForCausalLM", gguf: "mistral3",
+	arch: "ministral3", class: "Ministral3ForCausalLM", gguf: "mistral3", interleaved: true,
 	tensors:  llamaTensors,
 	defaults: configDefaults{maxPositions: 262144, kvHeads: 8, headDim: 128, eps: 1e-5, theta: 1e6},
 	read: func(o object, c *Config) {

@@ -3,7 +3,7 @@ package model
 // Mixtral (Jiang et al., 2024): a Mistral whose layers mix two of several experts; the
 // weights of the chosen ones add up to 1.
 var mixtralFamily = family{
-	arch: "mixtral", class: "MixtralForCausalLM", gguf: "llama",
+	arch: "mixtral", class: "MixtralForCausalLM", gguf: "llama", interleaved: true,
 	tensors: llamaTensors.with(expertTensors...).with(
 		tensorNames{roleRouter, "block_sparse_moe.gate.weight", "ffn_gate_inp.weight"},
 		tensorNames{roleExpertGate, "block_sparse_moe.experts.%d.w1.weight", "ffn_gate.%d.weight"},

@@ -5,7 +5,7 @@ import "math"
 // SmolLM 3 (Bakouch et al., 2025): a Llama in which some layers, by default each fourth,
 // do not rotate queries and keys.
 var smolLM3Family = family{
-	arch: "smollm3", class: "SmolLM3ForCausalLM", gguf: "smollm3",
+	arch: "smollm3", class: "SmolLM3ForCausalLM", gguf: "smollm3", interleaved: true,
 	tensors:  llamaTensors,
 	defaults: configDefaults{maxPositions: 32768, kvHeads: 4, theta: 2e6, tied: true},
 	read: func(o object, c *Config) {

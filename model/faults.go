@@ -21,6 +21,23 @@ func (m *Model) reading(fn func() error) (err error) {
 	return fn()
 }
 
+// guardFaults runs fn, which reads a file that is being loaded, and returns
+// ErrWeightsChanged if the file became shorter.
+func guardFaults(fn func()) (err error) {
+	was := debug.SetPanicOnFault(true)
+	defer func() {
+		debug.SetPanicOnFault(was)
+		if p := recover(); p != nil {
+			if _, ok := p.(interface{ Addr() uintptr }); !ok {
+				panic(p)
+			}
+			err = ErrWeightsChanged
+		}
+	}()
+	fn()
+	return nil
+}
+
 // endReading restores the SetPanicOnFault setting and turns what was recovered into
 // an error if it is a fault in the weights; other panics continue.
 func (m *Model) endReading(was bool, recovered any, err *error) {

@@ -1,12 +1,14 @@
 package model
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -23,6 +25,23 @@ type goldenCase struct {
 	Description string `json:"description"`
 	Golden      string `json:"golden"`
 	Debug       string `json:"debug"`
+
+	Files []string `json:"files"` // of a GGUF model, in order
+
+	// Of quantised models: the Kullback-Leibler divergence that 8-bit activations cost, in
+	// nats, mean and largest over positions, by the size of their blocks.
+	KLMean   float64 `json:"a8_kl_mean"`
+	KLMax    float64 `json:"a8_kl_max"`
+	KLMean32 float64 `json:"a8_kl_mean_b32"`
+	KLMax32  float64 `json:"a8_kl_max_b32"`
+}
+
+// path is what to open of a case in dir.
+func (c *goldenCase) path(dir string) string {
+	if len(c.Files) > 0 && strings.HasSuffix(c.Files[0], ".gguf") {
+		return filepath.Join(dir, c.Name, c.Files[0])
+	}
+	return filepath.Join(dir, c.Name)
 }
 
 // goldenTolerance is the largest deviation, max |x-ref| / max |ref|, that a
@@ -30,10 +49,12 @@ type goldenCase struct {
 const goldenTolerance = 1e-4
 
 func goldenModels(t testing.TB) (string, []goldenCase) {
-	dir := os.Getenv("LUKV_GOLDEN_MODELS")
-	if dir == "" {
-		dir = filepath.Join("testdata", "models")
-	}
+	return goldenCases(t, "LUKV_GOLDEN_MODELS", filepath.Join("testdata", "models"))
+}
+
+// goldenCases reads the index of the folder that an environment variable names, or of dir.
+func goldenCases(t testing.TB, variable, dir string) (string, []goldenCase) {
+	dir = cmp.Or(os.Getenv(variable), dir)
 	text, err := os.ReadFile(filepath.Join(dir, "cases.json"))
 	require.NoError(t, err)
 	var index struct {
@@ -100,7 +121,7 @@ func TestGoldenModels(t *testing.T) {
 
 func checkGolden(t *testing.T, dir string, c goldenCase, cpu kernels.CPU) (checks int, worst float64) {
 	ctx := context.Background()
-	m, err := Open(ctx, filepath.Join(dir, c.Name), WithPrecision(PrecisionF32), WithCPU(cpu), WithThreads(2))
+	m, err := Open(ctx, c.path(dir), WithPrecision(PrecisionF32), WithCPU(cpu), WithThreads(2))
 	require.NoError(t, err)
 	defer m.Close()
 	name := c.Golden

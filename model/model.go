@@ -65,7 +65,8 @@ type Model struct {
 }
 
 // Open loads the checkpoint in folder dir: config.json, safetensors weights
-// (mapped, not copied) and, when first asked for, the tokenizer. Everything is
+// (mapped, not copied) and, when first asked for, the tokenizer; or the model in the GGUF
+// file dir (the first, if there are several), which must end in ".gguf". Everything is
 // checked against the config before Open returns. The caller closes the model.
 //
 // Errors: ErrUnsupported for an architecture this package does not know; a
@@ -74,6 +75,9 @@ type Model struct {
 func Open(ctx context.Context, dir string, opts ...Option) (*Model, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("open model %s: %w", dir, err)
+	}
+	if IsGGUF(dir) {
+		return openGGUF(ctx, dir, opts)
 	}
 	cfg, err := LoadConfig(dir)
 	if err != nil {
@@ -263,6 +267,9 @@ func (m *Model) Threads() int { return m.pool.Threads() }
 
 // CPU returns the instruction set in use.
 func (m *Model) CPU() kernels.CPU { return m.cpu }
+
+// Weights returns the tensors of the model, valid until Close. They must not be changed.
+func (m *Model) Weights() *Weights { return m.weights }
 
 // WeightBytes returns the bytes of all weights the model uses.
 func (m *Model) WeightBytes() int64 { return m.weights.bytes() }

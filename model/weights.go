@@ -1,12 +1,15 @@
 package model
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"slices"
 	"strings"
 	"unsafe"
 
+	"github.com/lukv/lukv/internal/lowbit"
 	"github.com/lukv/lukv/internal/sysmem"
 	"github.com/lukv/lukv/safetensors"
 	"github.com/lukv/lukv/tensor"
@@ -24,7 +27,8 @@ type Weights struct {
 
 	names  tensorTable // of the model's family
 	unused []string
-	source source // nil for weights made in memory
+	source source   // nil for weights made in memory
+	copies [][]byte // rows that were put in order, outside the Go heap
 }
 
 // LayerWeights are the tensors of one decoder layer. Matrices are [out, in].
@@ -77,6 +81,9 @@ type source interface {
 	// WillNeed starts to read up to so many bytes of tensors into memory.
 	WillNeed(bytes int64)
 
+	// Stamps returns the paths of the files, and what they were when they were opened.
+	Stamps() []fileStamp
+
 	Close() error
 }
 
@@ -86,6 +93,7 @@ type place struct {
 	dst    *tensor.Tensor
 	shape  []int
 	stored []storedTensor
+	heads  int // whose rows are stored in the order of interleaved rotation; 0: none
 }
 
 // storedTensor says where a checkpoint holds the tensor of a place: as a tensor of its own,
@@ -101,17 +109,23 @@ type storedTensor struct {
 func (w *Weights) places(cfg *Config, n naming) []place {
 	table := cfg.tensors()
 	whole := func(role tensorRole, dst *tensor.Tensor, shape ...int) place {
-		return place{dst, shape, []storedTensor{{name: table.name(n, role, 0), shape: shape}}}
+		return place{dst: dst, shape: shape, stored: []storedTensor{{name: table.name(n, role, 0), shape: shape}}}
 	}
 	list := []place{whole(roleEmbed, &w.Embed, cfg.Vocab, cfg.Hidden)}
 	for at, p := range cfg.layerPlans() {
 		w.Layers[at].each(func(role tensorRole, dst *tensor.Tensor) {
 			if shape := p.shape(cfg, role); shape != nil {
-				list = append(list, place{dst, shape, p.stored(cfg, role, 0, func(r tensorRole) string { return table.name(n, r, at) })})
+				list = append(list, place{
+					dst: dst, shape: shape, heads: cfg.interleaved(n, role),
+					stored: p.stored(cfg, role, 0, func(r tensorRole) string { return table.name(n, r, at) }),
+				})
 			}
 		})
 		w.Layers[at].eachExpert(func(role tensorRole, x int, dst *tensor.Tensor) {
-			list = append(list, place{dst, p.shape(cfg, role), p.stored(cfg, role, x, func(r tensorRole) string { return table.name(n, r, at) })})
+			list = append(list, place{
+				dst: dst, shape: p.shape(cfg, role),
+				stored: p.stored(cfg, role, x, func(r tensorRole) string { return table.name(n, r, at) }),
+			})
 		})
 	}
 	list = append(list, whole(roleLastNorm, &w.Norm, cfg.Hidden))
@@ -133,7 +147,7 @@ func LoadWeights(dir string, cfg *Config) (*Weights, error) {
 	if err != nil {
 		return nil, err
 	}
-	return loadWeights(fmt.Sprintf("%q", dir), c, hfNames, cfg)
+	return loadWeights(fmt.Sprintf("%q", dir), folderSource{c}, hfNames, cfg)
 }
 
 // readAhead brings mapped weights into memory in the background, while the tokenizer
@@ -145,6 +159,17 @@ func (w *Weights) readAhead() {
 	}
 }
 
+// folderSource is a safetensors checkpoint.
+type folderSource struct{ *safetensors.Checkpoint }
+
+func (s folderSource) Stamps() []fileStamp {
+	var out []fileStamp
+	for _, f := range s.Files() {
+		out = append(out, fileStamp{f.Name(), f.Info()})
+	}
+	return out
+}
+
 // LoadWeightsFS is LoadWeights for a file system rooted at the model folder. The
 // files are read into memory.
 func LoadWeightsFS(fsys fs.FS, cfg *Config) (*Weights, error) {
@@ -152,33 +177,36 @@ func LoadWeightsFS(fsys fs.FS, cfg *Config) (*Weights, error) {
 	if err != nil {
 		return nil, err
 	}
-	return loadWeights("of the file system", c, hfNames, cfg)
+	return loadWeights("of the file system", folderSource{c}, hfNames, cfg)
 }
 
 // loadWeights takes over src, whose tensors are named by the convention n. name is that of
 // the checkpoint, for errors.
 func loadWeights(name string, src source, n naming, cfg *Config) (*Weights, error) {
-	w, err := newWeights(name, src, n, cfg)
-	if err != nil {
-		src.Close()
-		return nil, err
+	w := &Weights{source: src}
+	if err := w.load(name, n, cfg); err != nil {
+		return nil, errors.Join(err, w.Close())
 	}
 	return w, nil
 }
 
-func newWeights(checkpoint string, src source, n naming, cfg *Config) (*Weights, error) {
+// load finds all tensors that cfg calls for.
+func (w *Weights) load(checkpoint string, n naming, cfg *Config) error {
+	src := w.source
 	// Every layer has a tensor of its own, so a count that the checkpoint cannot
 	// hold is refused before anything is allocated for the layers.
 	names := src.Names()
 	if cfg.Layers < 1 || cfg.Layers > len(names) {
-		return nil, fmt.Errorf("checkpoint %s: found %d tensors, too few for the %d layers of the config", checkpoint, len(names), cfg.Layers)
+		return fmt.Errorf("checkpoint %s: found %d tensors, too few for the %d layers of the config", checkpoint, len(names), cfg.Layers)
 	}
-	w := &Weights{Layers: make([]LayerWeights, cfg.Layers), names: cfg.tensors(), source: src}
+	w.Layers, w.names = make([]LayerWeights, cfg.Layers), cfg.tensors()
 	if err := w.makeExperts(checkpoint, names, n, cfg); err != nil {
-		return nil, err
+		return err
 	}
 	used := make(map[string]bool, len(names))
-	l := loader{checkpoint: checkpoint, src: src, rename: renaming(names, n), used: used}
+	l := loader{checkpoint: checkpoint, src: src, naming: n, rename: renaming(names, n), used: used,
+		lowbit: cfg.lowbit, repacked: map[string]tensor.Tensor{}, w: w}
+	var reorder []*place
 	for _, p := range w.places(cfg, n) {
 		if p.dst == &w.Embed && cfg.TiedEmbeddings {
 			// Of matrices that share memory the safetensors library's save_model keeps the
@@ -187,14 +215,23 @@ func newWeights(checkpoint string, src source, n naming, cfg *Config) (*Weights,
 		}
 		var err error
 		if *p.dst, err = l.load(&p); err != nil {
-			return nil, err
+			return err
 		}
+		if p.heads > 0 {
+			reorder = append(reorder, &p)
+		}
+	}
+	if err := w.reorder(reorder); err != nil {
+		return err
 	}
 	if cfg.TiedEmbeddings {
 		w.Head = w.Embed
 	}
 	w.unused = slices.DeleteFunc(names, func(name string) bool { return used[name] })
-	return w, nil
+	if l.lowbit != nil && len(l.repacked) == 0 {
+		return fmt.Errorf("checkpoint %s: \"quantization_config\": matrices stored as %s are expected by the config, found none", checkpoint, l.lowbit.Name)
+	}
+	return l.noBiases(w.unused)
 }
 
 // makeExperts makes room for the experts of each layer, unless the checkpoint cannot hold
@@ -218,15 +255,26 @@ func (w *Weights) makeExperts(checkpoint string, names []string, n naming, cfg *
 type loader struct {
 	checkpoint string
 	src        source
+	naming     naming
 	rename     func(string) string
 	used       map[string]bool // by the source's names
+
+	lowbit   *lowbit.Scheme // of matrices to repack, nil for none
+	repacked map[string]tensor.Tensor
+	w        *Weights // that owns their memory
 }
 
 // load returns the tensor of a place, a view of the source if its elements are aligned.
 func (l *loader) load(p *place) (tensor.Tensor, error) {
+	if err := l.twice(p); err != nil {
+		return tensor.Tensor{}, err
+	}
 	for _, s := range p.stored {
 		name := l.rename(s.name)
-		t, file, ok := l.src.Tensor(name)
+		t, file, ok, err := l.tensor(name, s.shape)
+		if err != nil {
+			return t, err
+		}
 		if !ok {
 			continue
 		}
@@ -242,6 +290,23 @@ func (l *loader) load(p *place) (tensor.Tensor, error) {
 	}
 	s := p.stored[0]
 	return tensor.Tensor{}, fmt.Errorf("checkpoint %s: tensor %q of shape %s is missing", l.checkpoint, l.rename(s.name), tensor.ShapeString(s.shape))
+}
+
+// twice returns an error if a GGUF file has a tensor in two forms.
+func (l *loader) twice(p *place) error {
+	if l.naming != ggufNames {
+		return nil
+	}
+	found := ""
+	for _, s := range p.stored {
+		if _, file, ok := l.src.Tensor(s.name); !ok || s.name == found {
+			continue
+		} else if found != "" {
+			return fmt.Errorf("checkpoint file %q: found both tensors %q and %q, expected one of them", file, found, s.name)
+		}
+		found = s.name
+	}
+	return nil
 }
 
 // rows returns the rows of a stored tensor that make up a place's of the given shape.
@@ -343,6 +408,21 @@ func (w *Weights) bytes() int64 {
 	return n
 }
 
+// Stored yields the tensors of the checkpoint by the names and in the forms in which it
+// stores them, used or not; none for weights made in memory.
+func (w *Weights) Stored() iter.Seq2[string, tensor.Tensor] {
+	return func(yield func(string, tensor.Tensor) bool) {
+		if w.source == nil {
+			return
+		}
+		for _, name := range w.source.Names() {
+			if t, _, ok := w.source.Tensor(name); ok && !yield(name, t) {
+				return
+			}
+		}
+	}
+}
+
 // Unused returns the names of the checkpoint's tensors that the network does
 // not use, sorted.
 func (w *Weights) Unused() []string { return slices.Clone(w.unused) }
@@ -353,5 +433,5 @@ func (w *Weights) Close() error {
 	if w.source == nil {
 		return nil
 	}
-	return w.source.Close()
+	return errors.Join(w.freeCopies(), w.source.Close())
 }

@@ -9,15 +9,15 @@ import (
 )
 
 type convertCmd struct {
-	File string   `arg:"" help:"Model as one GGUF file."`
+	File string   `arg:"" help:"GGUF file of a model, the first if there are several."`
 	Out  string   `arg:"" help:"Folder to make. It must not exist."`
-	Type string   `enum:"bf16,f32" default:"bf16" help:"Type of the weights (default ${default})."`
+	Type string   `enum:"auto,bf16,f32" default:"auto" help:"Type of the weights: auto keeps F32, F16 and BF16 and makes everything else bf16."`
 	Max  byteSize `name:"shard-size" default:"2GiB" placeholder:"SIZE" help:"Largest file of weights (default ${default})."`
 	JSON bool     `help:"One JSON object."`
 }
 
 func (convertCmd) Help() string {
-	return `Makes the folder that lukv and the Python tools open: config, tokenizer, chat template, and weights as safetensors. Architectures llama (Mistral too), qwen2 and qwen3; tensors F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, which become plain numbers: a file of 4 bits a weight grows fourfold.
+	return `Makes a folder for Python tools: config, tokenizer, chat template, and weights as safetensors. lukv itself opens GGUF files as they are. Blocks of few bits become plain numbers: a file of 4 bits a weight grows fourfold.
 
 The folder appears when it is complete. Until then it is called OUT.partial; the same command goes on with the files that are missing.
 
@@ -38,7 +38,7 @@ func (c *convertCmd) Run(e *env) error {
 	line := e.progress()
 	defer line.clear()
 	r, err := convert.GGUF(e.ctx, c.File, c.Out, convert.Options{
-		Type: map[string]tensor.Type{"bf16": tensor.BF16, "f32": tensor.F32}[c.Type], ShardBytes: int64(c.Max),
+		Type: map[string]tensor.Type{"auto": 0, "bf16": tensor.BF16, "f32": tensor.F32}[c.Type], ShardBytes: int64(c.Max),
 		Progress: func(done, total int64) {
 			line.show("converting: %s of %s", report.Bytes(done), report.Bytes(total))
 		},
@@ -61,7 +61,7 @@ func (c *convertCmd) Run(e *env) error {
 	if r.Resumed > 0 {
 		resumed = fmt.Sprintf(", %d of them from an earlier run", r.Resumed)
 	}
-	fmt.Fprintf(e.out, "wrote %s: %s, %s parameters in %d tensors, %s as %s in %s%s\n",
-		c.Out, r.Architecture, count(r.Parameters), r.Tensors, report.Bytes(r.Bytes), c.Type, report.Count(r.Shards, "file"), resumed)
+	fmt.Fprintf(e.out, "wrote %s: %s, %s parameters in %d tensors, %s in %s%s\n",
+		c.Out, r.Architecture, count(r.Parameters), r.Tensors, report.Bytes(r.Bytes), report.Count(r.Shards, "file"), resumed)
 	return nil
 }

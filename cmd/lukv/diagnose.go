@@ -73,7 +73,7 @@ func diagnose(dir string) (what string, refused bool) {
 	case weights != "":
 		return "", false
 	case first("*.gguf") != "":
-		return "a GGUF file (" + first("*.gguf") + "), which lukv convert turns into a folder,", true
+		return "a folder with a GGUF file (" + first("*.gguf") + "), whose own path is expected,", true
 	case first("consolidated*") != "":
 		return "the layout of " + first("consolidated*") + ", where model.safetensors is expected (Hugging Face's layout),", true
 	case first("*.bin", "*.pt", "*.pth", "*.ckpt") != "":

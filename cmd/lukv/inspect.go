@@ -66,7 +66,7 @@ func (c *inspectCmd) Run(e *env) error {
 	if err != nil {
 		return fmt.Errorf("inspect: %w", err)
 	}
-	if info.IsDir() {
+	if info.IsDir() || model.IsGGUF(c.Path) {
 		return c.checkpoint(e)
 	}
 	head, err := readHead(c.Path)

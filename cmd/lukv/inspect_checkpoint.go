@@ -8,8 +8,6 @@ import (
 
 	"github.com/lukv/lukv/internal/report"
 	"github.com/lukv/lukv/model"
-	"github.com/lukv/lukv/model/builtin"
-	"github.com/lukv/lukv/safetensors"
 	"github.com/lukv/lukv/tensor"
 )
 
@@ -135,14 +133,8 @@ func (c *inspectCmd) readCheckpoint(e *env) (*checkpointInfo, *model.Config, err
 	defer m.Close()
 	cfg := m.Config()
 	info := &checkpointInfo{Format: inspectFormat, Kind: "checkpoint", Path: c.Path, ID: m.ID(), Config: configOf(cfg), Unused: []string{}}
-	files, w, err := c.openWeights(m)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer files.Close()
-	defer w.Close()
-	info.Unused = append(info.Unused, w.Unused()...)
-	for name, t := range files.All() {
+	info.Unused = append(info.Unused, m.Weights().Unused()...)
+	for name, t := range m.Weights().Stored() {
 		n := int64(t.Len())
 		info.Parameters += n
 		info.Bytes += int64(len(t.Data))
@@ -178,31 +170,6 @@ func (c *inspectCmd) readCheckpoint(e *env) (*checkpointInfo, *model.Config, err
 		info.Vocabulary = tok.VocabSize()
 	}
 	return info, cfg, nil
-}
-
-// openWeights opens a model's tensors twice: as stored in the files, and as the
-// network uses them. Those of a folder are memory-mapped, not read.
-func (c *inspectCmd) openWeights(m *model.Model) (files *safetensors.Checkpoint, w *model.Weights, err error) {
-	if c.Path == builtin.Name {
-		if files, err = safetensors.OpenCheckpointFS(m.Source()); err != nil {
-			return nil, nil, err
-		}
-		w, err = model.LoadWeightsFS(m.Source(), m.Config())
-	} else {
-		var dir string
-		if dir, err = resolveModel(c.Path); err != nil {
-			return nil, nil, err
-		}
-		if files, err = safetensors.OpenCheckpoint(dir); err != nil {
-			return nil, nil, err
-		}
-		w, err = model.LoadWeights(dir, m.Config())
-	}
-	if err != nil {
-		files.Close()
-		return nil, nil, err
-	}
-	return files, w, nil
 }
 
 func extras(c *model.Config) string {

@@ -5,26 +5,24 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"strings"
 
 	"github.com/lukv/lukv/hub"
-	"github.com/lukv/lukv/internal/inputfile"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/model/builtin"
 	"github.com/lukv/lukv/tokenizer"
 )
 
-// resolveModel finds the folder of a checkpoint: a folder of that name, or else one
+// resolveModel finds a checkpoint: a folder or a GGUF file of that name, or else a folder
 // in the hub's cache. It does not use the network.
 func resolveModel(name string) (dir string, err error) {
 	info, err := os.Stat(name)
 	switch {
 	case err == nil && info.IsDir():
 		return name, nil
-	case err == nil && strings.HasSuffix(name, ".gguf"):
-		return "", fmt.Errorf("model %s: a GGUF file, which lukv convert %s FOLDER turns into a folder, is %w as it is", name, quoteArg(name), model.ErrUnsupported)
+	case model.IsGGUF(name):
+		return name, nil
 	case err == nil:
-		return "", fmt.Errorf("model %s: found a file, expected a checkpoint folder, a hub name or %s", name, builtin.Name)
+		return "", fmt.Errorf("model %s: found a file, expected a checkpoint folder, a GGUF file, a hub name or %s", name, builtin.Name)
 	case !errors.Is(err, fs.ErrNotExist):
 		return "", fmt.Errorf("model %s: %w", name, errors.Unwrap(err))
 	}
@@ -47,12 +45,12 @@ func modelFiles(name string) (fs.FS, error) {
 	if err != nil {
 		return nil, err
 	}
-	return inputfile.Dir(dir), nil
+	return model.Files(dir)
 }
 
 // openTokenizer returns the tokenizer of a checkpoint, or of a vocabulary file.
 func openTokenizer(name string) (*tokenizer.Tokenizer, error) {
-	if info, err := os.Stat(name); err == nil && info.Mode().IsRegular() {
+	if info, err := os.Stat(name); err == nil && info.Mode().IsRegular() && !model.IsGGUF(name) {
 		return tokenizer.OpenFile(name)
 	}
 	files, err := modelFiles(name)

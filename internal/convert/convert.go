@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,9 +15,9 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strings"
 
 	"github.com/lukv/lukv/gguf"
+	"github.com/lukv/lukv/gguf/checkpoint"
 	"github.com/lukv/lukv/internal/atomicfile"
 	"github.com/lukv/lukv/internal/inputfile"
 	"github.com/lukv/lukv/model"
@@ -25,9 +26,11 @@ import (
 	"github.com/lukv/lukv/tokenizer"
 )
 
-// Options say how a file is converted.
+// Options configure a conversion.
 type Options struct {
-	Type tensor.Type // of the weights: BF16 or F32
+	// Type is that of the weights: BF16, F32, or 0 for the type in the file where it is F32,
+	// F16 or BF16, and BF16 for blocks of few bits.
+	Type tensor.Type
 
 	// ShardBytes bounds the files of weights, except for a single larger
 	// tensor; 0 means 2 GiB.
@@ -37,7 +40,7 @@ type Options struct {
 	Progress func(done, total int64)
 }
 
-// Result says what was made.
+// Result describes the folder that was made.
 type Result struct {
 	Architecture string `json:"architecture"`
 	Name         string `json:"name,omitempty"` // of the model, as given in the file
@@ -54,24 +57,24 @@ type converter struct {
 	ctx    context.Context
 	f      *gguf.File
 	o      Options
-	cfg    *config
 	dir    string // the unfinished folder
-	source string // identity of the file and the options
+	source string // identity of the files and the options
 	done   int64
 	total  int64
 }
 
-// weight is a tensor of the folder and where it comes from.
+// weight is a tensor of the folder.
 type weight struct {
-	name  string
-	from  *gguf.Tensor
-	heads int // query or KV heads whose rows are permuted; 0: none
+	name string
+	from tensor.Tensor
+	to   tensor.Type
 }
 
 // sourceKey is the metadata key of a shard that says what it was made from.
 const sourceKey = "lukv_convert"
 
-// GGUF converts the file at path into the folder out, which must not exist.
+// GGUF converts the model in the file at path, or in the several of which it is the first,
+// into the folder out, which must not exist.
 func GGUF(ctx context.Context, path, out string, o Options) (*Result, error) {
 	f, err := gguf.Open(path)
 	if err != nil {
@@ -85,9 +88,13 @@ func GGUF(ctx context.Context, path, out string, o Options) (*Result, error) {
 	return r, nil
 }
 
+// fusedFamilies are the architectures whose folders hold weights in another form than the
+// runtime does: fused matrices, norms less one.
+var fusedFamilies = []string{"phi3", "gemma2", "gemma3_text"}
+
 func convert(ctx context.Context, f *gguf.File, path, out string, o Options) (r *Result, err error) {
-	if o.Type != tensor.BF16 && o.Type != tensor.F32 {
-		return nil, fmt.Errorf("weights as %s, expected bf16 or f32", o.Type)
+	if o.Type != tensor.BF16 && o.Type != tensor.F32 && o.Type != 0 {
+		return nil, fmt.Errorf("weights as %s, expected bf16, f32 or auto", o.Type)
 	}
 	if o.ShardBytes <= 0 {
 		o.ShardBytes = 2 << 30
@@ -97,39 +104,41 @@ func convert(ctx context.Context, f *gguf.File, path, out string, o Options) (r 
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
+	cfg, w, _, err := model.LoadGGUF(path)
+	if err != nil {
+		return nil, err
+	}
+	defer w.Close()
+	if slices.Contains(fusedFamilies, cfg.Arch) {
+		return nil, fmt.Errorf("writing folders of the architecture %s is %w; the file can be used as it is", cfg.Arch, model.ErrUnsupported)
+	}
+	declared := "bfloat16"
+	if o.Type == tensor.F32 {
+		declared = "float32"
+	}
+	files, err := checkpoint.Files(f, checkpoint.Options{Type: declared, Llama3: true})
+	if err != nil {
+		return nil, err
+	}
 	c := &converter{ctx: ctx, f: f, o: o, dir: filepath.Clean(out) + ".partial"}
-	if c.cfg, err = readConfig(f); err != nil {
-		return nil, err
-	}
-	c.cfg.Type = map[tensor.Type]string{tensor.BF16: "bfloat16", tensor.F32: "float32"}[o.Type]
-	weights, err := c.weights()
-	if err != nil {
-		return nil, err
-	}
-	v, err := readVocabulary(f)
-	if err != nil {
-		return nil, err
-	}
-	if len(v.tokens) > c.cfg.Vocab {
-		return nil, fmt.Errorf("%d tokens, but token_embd.weight has %d rows", len(v.tokens), c.cfg.Vocab)
-	}
-	if c.source, err = c.identity(path); err != nil {
+	weights := c.weights(w)
+	if c.source, err = c.identity(); err != nil {
 		return nil, err
 	}
 	if err := os.MkdirAll(c.dir, 0o777); err != nil {
 		return nil, err
 	}
-	if err := c.texts(v); err != nil {
+	if err := c.texts(files); err != nil {
 		return nil, err
 	}
-	r = &Result{Architecture: c.cfg.ModelType, Tensors: len(weights), Vocabulary: v.size()}
+	r = &Result{Architecture: cfg.Arch, Tensors: len(weights)}
 	if f.Has("general.name") {
 		r.Name, _ = f.Text("general.name")
 	}
 	if err := c.shards(weights, r); err != nil {
 		return nil, err
 	}
-	if err := c.check(); err != nil {
+	if r.Vocabulary, err = c.check(); err != nil {
 		return nil, fmt.Errorf("the folder that was made cannot be used: %w", err)
 	}
 	return r, os.Rename(c.dir, out)
@@ -137,50 +146,32 @@ func convert(ctx context.Context, f *gguf.File, path, out string, o Options) (r 
 
 // identity says what the weights are made from and how: a shard with another
 // identity does not count as finished work.
-func (c *converter) identity(path string) (string, error) {
-	file, err := inputfile.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer file.Close()
-	info, err := file.Stat()
-	if err != nil {
-		return "", err
-	}
+func (c *converter) identity() (string, error) {
 	h := sha256.New()
-	if _, err := io.CopyN(h, file, int64(c.f.HeaderSize())); err != nil {
-		return "", err
+	for i, path := range c.f.Parts() {
+		if i == 0 {
+			file, err := inputfile.Open(path)
+			if err != nil {
+				return "", err
+			}
+			defer file.Close()
+			if _, err := io.CopyN(h, file, int64(c.f.HeaderSize())); err != nil {
+				return "", err
+			}
+		}
+		info := c.f.Infos()[i]
+		fmt.Fprintf(h, "%d %d ", info.Size(), info.ModTime().UnixNano())
 	}
-	fmt.Fprintf(h, "%d %d %s %d", info.Size(), info.ModTime().UnixNano(), c.o.Type, c.o.ShardBytes)
+	fmt.Fprintf(h, "%s %d", c.o.Type, c.o.ShardBytes)
 	return hex.EncodeToString(h.Sum(nil)[:16]), nil
 }
 
 // texts writes everything but the weights.
-func (c *converter) texts(v *vocabulary) error {
-	s, err := v.special()
-	if err != nil {
-		return err
-	}
-	file, config, err := v.tokenizer(s, c.cfg.MaxPositions)
-	if err != nil {
-		return err
-	}
-	g := generation{EOS: s.ends}
-	c.cfg.EOS = s.ends
-	if s.bos >= 0 {
-		id := int64(s.bos)
-		g.BOS, c.cfg.BOS = &id, &id
-	}
-	if s.pad >= 0 {
-		id := int64(s.pad)
-		g.Pad = &id
-	}
-	for name, x := range map[string]any{
-		"config.json": c.cfg, "generation_config.json": g, "tokenizer.json": file, "tokenizer_config.json": config,
-	} {
-		b, err := writeJSON(x)
+func (c *converter) texts(files fs.FS) error {
+	for _, name := range checkpoint.Names {
+		b, err := fs.ReadFile(files, name)
 		if err != nil {
-			return fmt.Errorf("%s: %w", name, err)
+			return err
 		}
 		if err := c.write(name, b); err != nil {
 			return err
@@ -196,80 +187,28 @@ func (c *converter) write(name string, b []byte) error {
 	})
 }
 
-// weights returns the tensors of the folder in the order of the network. Every
-// tensor of the file must be among them, and vice versa.
-func (c *converter) weights() ([]weight, error) {
+// weights returns the tensors of the folder in the order of the network.
+func (c *converter) weights(w *model.Weights) []weight {
 	var out []weight
-	used := map[string]bool{"rope_freqs.weight": true}
-	var missing []string
-	add := func(from, to string, heads int) {
-		t := c.f.Tensor(from)
-		if t == nil {
-			missing = append(missing, from)
-			return
+	w.Each(func(name string, t tensor.Tensor) {
+		to := c.o.Type
+		switch {
+		case to != 0:
+		case t.Type == tensor.F32 || t.Type == tensor.F16:
+			to = t.Type
+		default:
+			to = tensor.BF16
 		}
-		used[from] = true
-		out = append(out, weight{to, t, heads})
-	}
-	permuted := func(heads int) int {
-		if c.cfg.arch.permuted {
-			return heads
-		}
-		return 0
-	}
-	add("token_embd.weight", "model.embed_tokens.weight", 0)
-	for i := range c.cfg.Layers {
-		in, to := fmt.Sprintf("blk.%d.", i), fmt.Sprintf("model.layers.%d.", i)
-		add(in+"attn_norm.weight", to+"input_layernorm.weight", 0)
-		add(in+"attn_q.weight", to+"self_attn.q_proj.weight", permuted(c.cfg.Heads))
-		add(in+"attn_k.weight", to+"self_attn.k_proj.weight", permuted(c.cfg.KVHeads))
-		add(in+"attn_v.weight", to+"self_attn.v_proj.weight", 0)
-		add(in+"attn_output.weight", to+"self_attn.o_proj.weight", 0)
-		if c.cfg.arch.bias {
-			for _, x := range []string{"q", "k", "v"} {
-				add(in+"attn_"+x+".bias", to+"self_attn."+x+"_proj.bias", 0)
-			}
-		}
-		if c.cfg.arch.qkNorm {
-			add(in+"attn_q_norm.weight", to+"self_attn.q_norm.weight", 0)
-			add(in+"attn_k_norm.weight", to+"self_attn.k_norm.weight", 0)
-		}
-		add(in+"ffn_norm.weight", to+"post_attention_layernorm.weight", 0)
-		for _, x := range []string{"gate", "up", "down"} {
-			add(in+"ffn_"+x+".weight", to+"mlp."+x+"_proj.weight", 0)
-		}
-		if len(missing) > 0 {
-			break // one layer's names are enough, whatever block_count claims
-		}
-	}
-	add("output_norm.weight", "model.norm.weight", 0)
-	if !c.cfg.Tied {
-		add("output.weight", "lm_head.weight", 0)
-	}
-	if len(missing) > 0 {
-		return nil, fmt.Errorf("missing tensors: %s", strings.Join(missing, ", "))
-	}
-	for _, t := range c.f.Tensors() {
-		if !used[t.Name] {
-			return nil, fmt.Errorf("tensor %q: it has no place in a model of the architecture %s: %w", t.Name, c.cfg.ModelType, model.ErrUnsupported)
-		}
-		if !t.Type.Readable() {
-			return nil, fmt.Errorf("tensor %q: the type %s is %w", t.Name, t.Type, model.ErrUnsupported)
-		}
-	}
-	for _, w := range out {
-		if w.heads > 0 && (len(w.from.Shape) != 2 || w.from.Shape[0] != w.heads*c.cfg.HeadDim) {
-			return nil, fmt.Errorf("tensor %q: shape %v, expected %d rows", w.from.Name, w.from.Shape, w.heads*c.cfg.HeadDim)
-		}
-	}
-	return out, nil
+		out = append(out, weight{name, t, to})
+	})
+	return out
 }
 
 // size is the number of bytes of a tensor in the folder.
-func (c *converter) size(w weight) (int64, error) {
-	n, err := tensor.Bytes(c.o.Type, w.from.Shape)
+func (w *weight) size() (int64, error) {
+	n, err := tensor.Bytes(w.to, w.from.Shape)
 	if err != nil {
-		return 0, fmt.Errorf("tensor %q: %w", w.from.Name, err)
+		return 0, fmt.Errorf("tensor %q: %w", w.name, err)
 	}
 	return int64(n), nil
 }
@@ -279,7 +218,7 @@ func (c *converter) shards(weights []weight, r *Result) error {
 	var files [][]weight
 	held := int64(0)
 	for _, w := range weights {
-		n, err := c.size(w)
+		n, err := w.size()
 		if err != nil {
 			return err
 		}
@@ -287,6 +226,7 @@ func (c *converter) shards(weights []weight, r *Result) error {
 			files, held = append(files, nil), 0
 		}
 		files[len(files)-1] = append(files[len(files)-1], w)
+		r.Parameters += int64(w.from.Len())
 		held += n
 		c.total += n
 	}
@@ -315,7 +255,7 @@ func (c *converter) shards(weights []weight, r *Result) error {
 		var named []safetensors.Named
 		for _, w := range ws {
 			named = append(named, safetensors.Named{
-				Name: w.name, Tensor: tensor.Tensor{Type: c.o.Type, Shape: w.from.Shape},
+				Name: w.name, Tensor: tensor.Tensor{Type: w.to, Shape: w.from.Shape},
 				Stream: func(out io.Writer) error { return c.stream(out, w) },
 			})
 		}
@@ -327,7 +267,7 @@ func (c *converter) shards(weights []weight, r *Result) error {
 	if len(files) == 1 {
 		return nil
 	}
-	b, err := writeJSON(map[string]any{"metadata": map[string]int64{"total_size": c.total}, "weight_map": index})
+	b, err := json.MarshalIndent(map[string]any{"metadata": map[string]int64{"total_size": c.total}, "weight_map": index}, "", "  ")
 	if err != nil {
 		return err
 	}
@@ -369,7 +309,7 @@ func (c *converter) finished(name string, ws []weight) bool {
 	bytes := int64(0)
 	for _, w := range ws {
 		t, ok := f.Tensor(w.name)
-		if !ok || t.Type != c.o.Type || !slices.Equal(t.Shape, w.from.Shape) {
+		if !ok || t.Type != w.to || !slices.Equal(t.Shape, w.from.Shape) {
 			return false
 		}
 		bytes += int64(len(t.Data))
@@ -385,41 +325,34 @@ func (c *converter) advance(n int64) {
 	}
 }
 
+// streamElements is how many elements are converted at a time, about.
+const streamElements = 1 << 18
+
 // stream writes one tensor, some rows at a time.
 func (c *converter) stream(out io.Writer, w weight) error {
-	width := w.from.RowLength()
-	rows := 1
-	for _, d := range w.from.Shape[:len(w.from.Shape)-1] {
-		rows *= d
-	}
-	at := max(1, (1<<18)/width) // rows at a time
-	values := make([]float32, min(at, rows)*width)
-	raw := make([]byte, 0, c.o.Type.Bytes(len(values)))
-	for from := 0; from < rows; from += at {
+	width := w.from.Shape[len(w.from.Shape)-1]
+	rows := w.from.Len() / width
+	step := max(1, streamElements/width)
+	values := make([]float32, min(step, rows)*width)
+	var raw []byte
+	for from := 0; from < rows; from += step {
 		if err := c.ctx.Err(); err != nil {
 			return err
 		}
-		n := min(at, rows-from)
-		for i := range n {
-			if w.heads == 0 {
-				if err := w.from.Rows(values[:n*width], from, n); err != nil {
-					return err
-				}
-				break
-			}
-			if err := w.from.Rows(values[i*width:], storedRow(from+i, rows/w.heads), 1); err != nil {
-				return err
-			}
-		}
+		x := values[:min(step, rows-from)*width]
+		w.from.Type.Widen(x, w.from.Data[w.from.Type.Bytes(from*width):])
 		raw = raw[:0]
-		for i, x := range values[:n*width] {
-			if math.IsNaN(float64(x)) || math.IsInf(float64(x), 0) {
-				return fmt.Errorf("tensor %q: element %d is %v, expected a finite number", w.from.Name, from*width+i, x)
+		for i, v := range x {
+			if math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) {
+				return fmt.Errorf("tensor %q: element %d is %v, expected a finite number", w.name, from*width+i, v)
 			}
-			if c.o.Type == tensor.F32 {
-				raw = binary.LittleEndian.AppendUint32(raw, math.Float32bits(x))
-			} else {
-				raw = binary.LittleEndian.AppendUint16(raw, tensor.F32ToBF16(x))
+			switch w.to {
+			case tensor.F32:
+				raw = binary.LittleEndian.AppendUint32(raw, math.Float32bits(v))
+			case tensor.F16:
+				raw = binary.LittleEndian.AppendUint16(raw, tensor.F32ToF16(v))
+			default:
+				raw = binary.LittleEndian.AppendUint16(raw, tensor.F32ToBF16(v))
 			}
 		}
 		if _, err := out.Write(raw); err != nil {
@@ -430,28 +363,23 @@ func (c *converter) stream(out io.Writer, w weight) error {
 	return nil
 }
 
-// storedRow says where a llama file stores row r of queries or keys. Heads of d
-// rows are published as two halves that rotate together, and stored with partners
-// side by side: [h, 2, d/2] as [h, d/2, 2].
-func storedRow(r, d int) int {
-	head, at := r/d, r%d
-	half, i := at/(d/2), at%(d/2)
-	return head*d + 2*i + half
-}
-
-// check opens the result the way a model is opened.
-func (c *converter) check() error {
+// check opens the result the way a model is opened, and returns the size of its
+// vocabulary.
+func (c *converter) check() (vocabulary int, err error) {
 	cfg, err := model.LoadConfig(c.dir)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	w, err := model.LoadWeights(c.dir, cfg)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if err := w.Close(); err != nil {
-		return err
+		return 0, err
 	}
-	_, err = tokenizer.Open(c.dir)
-	return err
+	tok, err := tokenizer.Open(c.dir)
+	if err != nil {
+		return 0, err
+	}
+	return tok.VocabSize(), nil
 }

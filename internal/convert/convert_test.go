@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -145,15 +144,15 @@ func embedded(t *testing.T) *file {
 		}
 	}
 	require.NoError(t, json.Unmarshal(raw, &tok))
-	tokens, kinds := make([]string, 2176), make([]int32, 2176)
-	for i := range tokens { // whatever is not a token is padding
-		tokens[i], kinds[i] = fmt.Sprintf("[PAD%d]", i), tokenUnused
+	tokens, kinds := make([]string, 2176), make([]int32, 2176) // kinds: 1 normal, 3 control, 5 unused
+	for i := range tokens {                                    // whatever is not a token is padding
+		tokens[i], kinds[i] = fmt.Sprintf("[PAD%d]", i), 5
 	}
 	for name, id := range tok.Model.Vocab {
-		tokens[id], kinds[id] = name, tokenNormal
+		tokens[id], kinds[id] = name, 1
 	}
 	for _, a := range tok.Added {
-		tokens[a.ID], kinds[a.ID] = a.Content, tokenControl
+		tokens[a.ID], kinds[a.ID] = a.Content, 3
 	}
 	var merges []string
 	for _, m := range tok.Model.Merges {
@@ -316,22 +315,22 @@ func TestStaleWeights(t *testing.T) {
 func TestRefuses(t *testing.T) {
 	for want, edit := range map[string]func(f *file){
 		`"general.architecture" is missing`: func(f *file) { f.drop("general.architecture") },
-		`architecture "mamba"`:              func(f *file) { f.set("general.architecture", "mamba") },
+		`architecture "mamba" is not`:       func(f *file) { f.set("general.architecture", "mamba") },
 		`"llama.block_count" is missing`:    func(f *file) { f.drop("llama.block_count") },
-		"missing tensors: blk.6.attn_norm":  func(f *file) { f.set("llama.block_count", uint32(1<<30)) },
+		"too few for the 1000 layers":       func(f *file) { f.set("llama.block_count", uint32(1000)) },
 		"no place in a model":               func(f *file) { f.set("llama.block_count", uint32(5)) },
-		"4294967295, expected 1":            func(f *file) { f.set("llama.embedding_length", uint32(math.MaxUint32)) },
+		"found 4294967295, expected 1":      func(f *file) { f.set("llama.embedding_length", uint32(math.MaxUint32)) },
 		"split.no":                          func(f *file) { f.set("split.count", uint32(2)) },
-		"mixture of experts":                func(f *file) { f.set("llama.expert_count", uint32(8)) },
+		"expert_used_count":                 func(f *file) { f.set("llama.expert_count", uint32(8)) },
 		"values of 16 elements":             func(f *file) { f.set("llama.attention.value_length", uint32(16)) },
 		"heads of 1 elements": func(f *file) {
 			f.set("llama.attention.head_count", uint32(256))
 			f.set("llama.attention.head_count_kv", uint32(128))
 			f.set("llama.attention.key_length", uint32(1))
 		},
-		"16 of 32 elements are rotated":     func(f *file) { f.set("llama.rope.dimension_count", uint32(16)) },
-		`"longrope", expected none, linear`: func(f *file) { f.set("llama.rope.scaling.type", "longrope") },
-		`yarn_ext_factor": 0.5, expected 1`: func(f *file) {
+		"rope.dimension_count\": found 40": func(f *file) { f.set("llama.rope.dimension_count", uint32(40)) },
+		`"longrope" is not supported`:      func(f *file) { f.set("llama.rope.scaling.type", "longrope") },
+		`yarn_ext_factor": 0.5 is not supported`: func(f *file) {
 			f.set("llama.rope.scaling.type", "yarn")
 			f.set("llama.rope.scaling.factor", float32(4))
 			f.set("llama.rope.scaling.yarn_ext_factor", float32(0.5))
@@ -341,18 +340,21 @@ func TestRefuses(t *testing.T) {
 		"token 9999 of 2176":                func(f *file) { f.set("tokenizer.ggml.eos_token_id", uint32(9999)) },
 		"1 types of 2176 tokens":            func(f *file) { f.set("tokenizer.ggml.token_type", []int32{1}) },
 		"expected two pieces":               func(f *file) { f.set("tokenizer.ggml.merges", []string{"ab"}) },
-		`missing tensors: blk.0.attn_q.weight`: func(f *file) {
+		`"blk.0.attn_q.weight" of shape [256, 256] is missing`: func(f *file) {
 			f.tensors = slices.DeleteFunc(f.tensors, func(p packed) bool { return p.name == "blk.0.attn_q.weight" })
 		},
-		`"blk.0.attn_q.bias": it has no place`: func(f *file) {
-			f.tensors = append(f.tensors, packed{"blk.0.attn_q.bias", gguf.F32, []int{1}, make([]byte, 4)})
+		`"blk.0.attn_k.bias" of shape [128] is missing`: func(f *file) {
+			f.tensors = append(f.tensors, packed{"blk.0.attn_q.bias", gguf.F32, []int{256}, make([]byte, 1024)})
+		},
+		`"blk.0.attn_sinks.weight" has no place`: func(f *file) {
+			f.tensors = append(f.tensors, packed{"blk.0.attn_sinks.weight", gguf.F32, []int{8}, make([]byte, 32)})
 		},
 		`the type I8 is not supported`: func(f *file) { f.tensors[3].typ, f.tensors[3].data = 24, f.tensors[3].data[:len(f.tensors[3].data)/2] },
 		`expected F32 [16]`: func(f *file) {
 			f.tensors = append(f.tensors, packed{"rope_freqs.weight", gguf.F32, []int{2}, make([]byte, 8)})
 		},
-		"expected a finite number":                func(f *file) { copy(f.tensors[len(f.tensors)-1].data, []byte{0, 0, 0xc0, 0x7f}) },
-		"the folder that was made cannot be used": func(f *file) { f.set("llama.feed_forward_length", uint32(511)) },
+		"expected a finite number":          func(f *file) { copy(f.tensors[len(f.tensors)-1].data, []byte{0, 0, 0xc0, 0x7f}) },
+		"expected [511, 256] by the config": func(f *file) { f.set("llama.feed_forward_length", uint32(511)) },
 	} {
 		f := embedded(t)
 		edit(f)
@@ -365,8 +367,8 @@ func TestRefuses(t *testing.T) {
 	}
 	_, err := GGUF(t.Context(), filepath.Join(t.TempDir(), "none"), t.TempDir()+"/x", Options{Type: tensor.BF16})
 	require.ErrorIs(t, err, fs.ErrNotExist)
-	_, err = GGUF(t.Context(), embedded(t).write(t), t.TempDir()+"/x", Options{Type: tensor.F16})
-	require.ErrorContains(t, err, "expected bf16 or f32")
+	_, err = GGUF(t.Context(), embedded(t).write(t), t.TempDir()+"/x", Options{Type: tensor.I8})
+	require.ErrorContains(t, err, "expected bf16, f32 or auto")
 }
 
 // TestYarn: GGUF's attention factor multiplies YaRN's (Peng et al., 2023, section
@@ -482,143 +484,4 @@ func TestLinear(t *testing.T) {
 		}
 		require.NoError(t, m.Close())
 	}
-}
-
-// TestLlama3 finds the parameters of divisors made with the published models'
-// formula, and refuses divisors that fit no such formula.
-func TestLlama3(t *testing.T) {
-	divisors := func(theta, factor, high, original float64, dim int) *gguf.Tensor {
-		f := &file{keys: map[string]any{}}
-		var data []byte
-		for i := range dim / 2 {
-			wave := 2 * math.Pi * math.Pow(theta, 2*float64(i)/float64(dim))
-			d := factor
-			switch {
-			case wave < original/high:
-				d = 1
-			case wave <= original:
-				s := (original/wave - 1) / (high - 1)
-				d = 1 / ((1-s)/factor + s)
-			}
-			data = binary.LittleEndian.AppendUint32(data, math.Float32bits(float32(d)))
-		}
-		f.tensors = []packed{{"rope_freqs.weight", gguf.F32, []int{dim / 2}, data}}
-		g, err := gguf.Parse("x", f.bytes(t))
-		require.NoError(t, err)
-		return g.Tensor("rope_freqs.weight")
-	}
-	for _, c := range []struct {
-		theta, factor, high, original float64
-		dim                           int
-	}{
-		{500000, 8, 4, 8192, 128}, {500000, 32, 4, 8192, 64}, {500000, 8, 4, 4096, 128}, {10000, 4, 8, 2048, 64}, {100000, 2, 4, 512, 32},
-	} {
-		s, err := llama3(divisors(c.theta, c.factor, c.high, c.original, c.dim), c.theta, c.dim)
-		require.NoError(t, err, "%+v", c)
-		require.Equal(t, [4]float64{c.factor, 1, c.high, c.original},
-			[4]float64{float64(s.Factor), float64(*s.LowFreq), float64(*s.HighFreq), float64(s.OriginalMax)}, "%+v", c)
-	}
-	s, err := llama3(divisors(1e4, 1, 4, 8192, 64), 1e4, 64)
-	require.NoError(t, err)
-	require.Nil(t, s, "divisors of 1 scale nothing")
-	_, err = llama3(divisors(1e4, 8, 4, 8192, 64), 5e5, 64)
-	require.ErrorIs(t, err, model.ErrUnsupported, "divisors for another base")
-}
-
-// TestPretokenizerNames: several names in GGUF stand for one pre-tokenizer.
-func TestPretokenizerNames(t *testing.T) {
-	file := embedded(t)
-	file.drop("tokenizer.ggml.add_bos_token")
-	made := func(name string) (tok, cfg part, err error) {
-		file.set("tokenizer.ggml.pre", name)
-		f, err := gguf.Open(file.write(t))
-		require.NoError(t, err)
-		defer f.Close()
-		v, err := readVocabulary(f)
-		require.NoError(t, err)
-		s, err := v.special()
-		require.NoError(t, err)
-		return v.tokenizer(s, 2048)
-	}
-	for name, same := range map[string]string{
-		"llama3": "llama-bpe", "llama-v3": "llama-bpe", "midm-2.0": "llama-bpe", "deepseek-r1-qwen": "qwen2", "trillion": "gpt-2",
-	} {
-		wantTok, wantCfg, err := made(same)
-		require.NoError(t, err, same)
-		tok, cfg, err := made(name)
-		require.NoError(t, err, name)
-		require.Equal(t, wantTok, tok, name)
-		require.Equal(t, wantCfg, cfg, name)
-	}
-
-	// As Llama 3, but merges always count, and nothing comes before a text.
-	llama, _, err := made("llama-bpe")
-	require.NoError(t, err)
-	require.NotNil(t, llama["post_processor"])
-	tok, cfg, err := made("smaug-bpe")
-	require.NoError(t, err)
-	require.Equal(t, llama["pre_tokenizer"], tok["pre_tokenizer"])
-	require.Equal(t, true, llama["model"].(part)["ignore_merges"])
-	require.Equal(t, false, tok["model"].(part)["ignore_merges"])
-	require.Nil(t, tok["post_processor"])
-	require.Equal(t, false, cfg["add_bos_token"])
-
-	for _, name := range []string{"default", "deepseek-v3", "falcon3", "qwen35", "pixtral", ""} {
-		_, _, err := made(name)
-		require.ErrorIs(t, err, model.ErrUnsupported, name)
-		require.ErrorContains(t, err, strconv.Quote(name))
-	}
-}
-
-// TestSentencePiece: pieces with scores become merges that split text as the scores
-// do.
-func TestSentencePiece(t *testing.T) {
-	f := &file{keys: map[string]any{}}
-	tokens := []string{"<unk>", "<s>", "</s>"}
-	kinds := []int32{tokenUnknown, tokenControl, tokenControl}
-	scores := []float32{0, 0, 0}
-	for b := range 256 {
-		tokens, kinds, scores = append(tokens, fmt.Sprintf("<0x%02X>", b)), append(kinds, tokenByte), append(scores, 0)
-	}
-	for i, p := range []string{"▁t", "he", "▁the", "in", "▁", "t", "h", "e", "i", "n", "r", "▁in", "[PAD]"} {
-		kind := int32(tokenNormal)
-		if p == "[PAD]" {
-			kind = tokenUnused
-		}
-		tokens, kinds, scores = append(tokens, p), append(kinds, kind), append(scores, -float32(i))
-	}
-	f.set("tokenizer.ggml.model", "llama")
-	f.set("tokenizer.ggml.tokens", tokens)
-	f.set("tokenizer.ggml.token_type", kinds)
-	f.set("tokenizer.ggml.scores", scores)
-	f.set("tokenizer.ggml.bos_token_id", uint32(1))
-	f.set("tokenizer.ggml.eos_token_id", uint32(2))
-	f.set("tokenizer.ggml.unknown_token_id", uint32(0))
-	g, err := gguf.Parse("x", f.bytes(t))
-	require.NoError(t, err)
-	v, err := readVocabulary(g)
-	require.NoError(t, err)
-	s, err := v.special()
-	require.NoError(t, err)
-	file, config, err := v.tokenizer(s, 100)
-	require.NoError(t, err)
-	dir := t.TempDir()
-	for name, x := range map[string]any{"tokenizer.json": file, "tokenizer_config.json": config} {
-		b, err := writeJSON(x)
-		require.NoError(t, err)
-		require.NoError(t, os.WriteFile(filepath.Join(dir, name), b, 0o600))
-	}
-	tok, err := tokenizer.Open(dir)
-	require.NoError(t, err)
-	pieces := func(text string) []string {
-		var out []string
-		for _, id := range tok.Encode(text, tokenizer.EncodeOptions{AddSpecial: true}) {
-			out = append(out, tokens[id])
-		}
-		return out
-	}
-	assert.Equal(t, []string{"<s>", "▁the", "▁in", "t", "<0x78>"}, pieces("the intx"))
-	assert.Equal(t, []string{"<s>", "▁in", "<0x5B>", "<0x50>"}, pieces("in[P"), "an unused piece is never made")
-	text := "the inn x"
-	assert.Equal(t, text, tok.Decode(tok.Encode(text, tokenizer.EncodeOptions{}), true))
 }

@@ -1,4 +1,4 @@
-package convert
+package checkpoint
 
 import (
 	"cmp"
@@ -8,7 +8,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/lukv/lukv/gguf"
-	"github.com/lukv/lukv/model"
 )
 
 // Kinds of tokens, tokenizer.ggml.token_type.
@@ -131,7 +130,7 @@ func (v *vocabulary) flag(key string, def bool) (bool, error) {
 // special are the tokens with a special role.
 type special struct {
 	bos, eos, unknown, pad int // -1: none
-	ends                   []int64
+	ends                   []int
 }
 
 func (v *vocabulary) special() (s special, err error) {
@@ -147,8 +146,8 @@ func (v *vocabulary) special() (s special, err error) {
 		if err != nil {
 			return s, err
 		}
-		if id >= 0 && !slices.Contains(s.ends, int64(id)) {
-			s.ends = append(s.ends, int64(id))
+		if id >= 0 && !slices.Contains(s.ends, id) {
+			s.ends = append(s.ends, id)
 		}
 	}
 	return s, nil
@@ -168,7 +167,7 @@ func (v *vocabulary) tokenizer(s special, maxPositions int) (file, config part, 
 		file, err = v.sentencePiece(s)
 		bos = true
 	default:
-		err = fmt.Errorf("key %q: %q, expected gpt2 or llama: %w", ggml+"model", kind, model.ErrUnsupported)
+		err = fmt.Errorf("key %q: %q, expected gpt2 or llama: %w", ggml+"model", kind, ErrUnsupported)
 	}
 	if err != nil {
 		return nil, nil, err
@@ -281,7 +280,7 @@ func (v *vocabulary) byteLevel() (part, bool, error) {
 	}
 	pre, ok := pretokenizers[cmp.Or(samePretokenizer[name], name)]
 	if !ok {
-		return nil, false, fmt.Errorf("key %q: %q, expected gpt-2, llama-bpe, qwen2, tekken or smollm: %w", ggml+"pre", name, model.ErrUnsupported)
+		return nil, false, fmt.Errorf("key %q: %q, expected gpt-2, llama-bpe, qwen2, tekken or smollm: %w", ggml+"pre", name, ErrUnsupported)
 	}
 	vocab, err := v.vocab()
 	if err != nil {
@@ -389,11 +388,4 @@ func (v *vocabulary) sentencePiece(s special) (part, error) {
 		"normalizer": sequence("normalizers", normalizers...), "pre_tokenizer": nil, "post_processor": nil,
 		"decoder": sequence("decoders", decoders...), "model": model,
 	}, nil
-}
-
-// generation is generation_config.json.
-type generation struct {
-	BOS *int64  `json:"bos_token_id,omitempty"`
-	EOS []int64 `json:"eos_token_id,omitempty"`
-	Pad *int64  `json:"pad_token_id,omitempty"`
 }

@@ -1,0 +1,215 @@
+package model
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"sync"
+
+	"github.com/lukv/lukv/gguf"
+	"github.com/lukv/lukv/gguf/checkpoint"
+	"github.com/lukv/lukv/internal/arena"
+	"github.com/lukv/lukv/internal/inputfile"
+	"github.com/lukv/lukv/tensor"
+)
+
+// A GGUF file is used where it lies: weights are views of the mapped file in the blocks in
+// which they are stored. Only the rows of queries and keys are copied in architectures that
+// store them in another order. Config and tokenizer are read from the metadata as if it
+// were the text files of a checkpoint folder.
+
+// IsGGUF reports whether a checkpoint is a GGUF file and not a folder.
+func IsGGUF(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().IsRegular() && strings.HasSuffix(path, ".gguf")
+}
+
+// Files returns the text files of the checkpoint at path, a folder or a GGUF file:
+// config.json, tokenizer.json and so on. Those of a GGUF file are made from its metadata.
+func Files(path string) (fs.FS, error) {
+	if !IsGGUF(path) {
+		return inputfile.Dir(path), nil
+	}
+	f, err := gguf.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	files, err := checkpoint.Files(f, checkpoint.Options{})
+	if err != nil {
+		return nil, fmt.Errorf("gguf file %s: %w", path, asUnsupported(err))
+	}
+	return files, nil
+}
+
+// LoadGGUF maps the model in a GGUF file, or in the several of which path is the first,
+// with its config and its text files as those of a checkpoint folder. The caller closes
+// the weights.
+func LoadGGUF(path string) (*Config, *Weights, fs.FS, error) {
+	f, err := gguf.Open(path)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	cfg, files, err := readGGUF(f)
+	if err != nil {
+		return nil, nil, nil, errors.Join(fmt.Errorf("gguf file %s: %w", path, err), f.Close())
+	}
+	w, err := loadWeights(fmt.Sprintf("%q", path), ggufSource{f}, ggufNames, cfg)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	if len(w.unused) > 0 {
+		err := fmt.Errorf("gguf file %s: tensor %q has no place in a model of the architecture %s, which makes the model %w",
+			path, w.unused[0], cfg.Arch, ErrUnsupported)
+		return nil, nil, nil, errors.Join(err, w.Close())
+	}
+	return cfg, w, files, nil
+}
+
+func readGGUF(f *gguf.File) (*Config, fs.FS, error) {
+	for _, t := range f.Tensors() {
+		if !t.Type.Readable() {
+			return nil, nil, fmt.Errorf("tensor %q: the type %s is %w", t.Name, t.Type, ErrUnsupported)
+		}
+	}
+	files, err := checkpoint.Files(f, checkpoint.Options{})
+	if err != nil {
+		return nil, nil, asUnsupported(err)
+	}
+	cfg, err := loadConfigFS(files)
+	if err != nil {
+		return nil, nil, err
+	}
+	cfg.scalars.normOffset = 0 // the files' norms hold it
+	return cfg, files, nil
+}
+
+// asUnsupported makes an error of package checkpoint one of this package.
+func asUnsupported(err error) error {
+	if errors.Is(err, checkpoint.ErrUnsupported) {
+		return unsupportedError{err}
+	}
+	return err
+}
+
+// unsupportedError is an ErrUnsupported with the text of another error.
+type unsupportedError struct{ error }
+
+func (unsupportedError) Is(target error) bool { return target == ErrUnsupported }
+
+// openGGUF is Open for a GGUF file.
+func openGGUF(ctx context.Context, path string, opts []Option) (*Model, error) {
+	cfg, w, files, err := LoadGGUF(path)
+	if err != nil {
+		return nil, fmt.Errorf("open model: %w", err)
+	}
+	w.readAhead()
+	return open(ctx, files, cfg, w, opts)
+}
+
+// ggufSource is a GGUF file as a source of tensors.
+type ggufSource struct{ *gguf.File }
+
+// notWeights are tensors that the config has taken in.
+func notWeights(name string) bool {
+	return name == "rope_freqs.weight" || name == "rope_factors_long.weight" || name == "rope_factors_short.weight"
+}
+
+func (s ggufSource) Names() []string {
+	var names []string
+	for _, t := range s.Tensors() {
+		if !notWeights(t.Name) {
+			names = append(names, t.Name)
+		}
+	}
+	return names
+}
+
+func (s ggufSource) Tensor(name string) (tensor.Tensor, string, bool) {
+	t := s.File.Tensor(name)
+	if t == nil {
+		return tensor.Tensor{}, "", false
+	}
+	return tensor.Tensor{Type: t.Type.Stored(), Shape: t.Shape, Data: t.Data}, t.File, true
+}
+
+func (s ggufSource) Stamps() []fileStamp {
+	var out []fileStamp
+	for i, info := range s.Infos() {
+		out = append(out, fileStamp{s.Parts()[i], info})
+	}
+	return out
+}
+
+// interleaved returns the number of heads whose rows a checkpoint stores in the order of
+// interleaved rotation, 0 if they are in order.
+func (c *Config) interleaved(n naming, role tensorRole) int {
+	if f := familyOf(c.Arch); n != ggufNames || f == nil || !f.interleaved {
+		return 0
+	}
+	switch role {
+	case roleQ, roleQBias:
+		return c.Heads
+	case roleK, roleKBias:
+		return c.KVHeads
+	}
+	return 0
+}
+
+// reorder copies the tensors of places whose rows are stored in the order of interleaved
+// rotation, outside the Go heap, and puts their rows in order.
+func (w *Weights) reorder(places []*place) error {
+	if len(places) == 0 {
+		return nil
+	}
+	size := 0
+	for _, p := range places {
+		size += (len(p.dst.Data) + reorderAlign - 1) / reorderAlign * reorderAlign
+	}
+	mem, err := arena.Map(size)
+	if err != nil {
+		return fmt.Errorf("memory for the rows of queries and keys: %w", err)
+	}
+	w.copies = append(w.copies, mem)
+	var wait sync.WaitGroup
+	errs := make([]error, len(places))
+	for i, p := range places {
+		n := len(p.dst.Data)
+		from, to := p.dst.Data, mem[:n:n]
+		mem = mem[(n+reorderAlign-1)/reorderAlign*reorderAlign:]
+		wait.Go(func() { errs[i] = inOrder(to, from, p.shape[0], p.heads) })
+		p.dst.Data = to
+	}
+	wait.Wait()
+	return errors.Join(errs...)
+}
+
+// reorderAlign is the alignment of copies, that of the widest loads of kernels.
+const reorderAlign = 64
+
+// inOrder copies rows in the order in which they rotate. Heads of d rows are published as
+// two halves that rotate together, and stored with partners side by side: [heads, 2, d/2]
+// as [heads, d/2, 2].
+func inOrder(dst, src []byte, rows, heads int) error {
+	return guardFaults(func() {
+		size, d := len(src)/rows, rows/heads
+		for r := range rows {
+			head, at := r/d, r%d
+			half, i := at/(d/2), at%(d/2)
+			from := head*d + 2*i + half
+			copy(dst[r*size:(r+1)*size], src[from*size:(from+1)*size])
+		}
+	})
+}
+
+func (w *Weights) freeCopies() error {
+	var errs []error
+	for _, mem := range w.copies {
+		errs = append(errs, arena.Unmap(mem))
+	}
+	w.copies = nil
+	return errors.Join(errs...)
+}
