@@ -3,6 +3,8 @@ package eval
 import (
 	"slices"
 	"strings"
+
+	"github.com/lukv/lukv/eval/scoring"
 )
 
 // taskOrder are the tasks of all benchmarks in the order of reports.
@@ -17,7 +19,7 @@ var taskOrder = []string{
 
 // base is a task's name without the suffix of LongBench-E.
 func base(task string) string {
-	if _, e := datasetAndKind(task); e {
+	if _, e := scoring.LongBench(task); e {
 		return task[:len(task)-2]
 	}
 	return task
@@ -34,7 +36,7 @@ func TaskOrder(task string) int {
 // Benchmark names the benchmark that a task belongs to, "" if none.
 func Benchmark(task string) string {
 	switch {
-	case datasetOf(task) != nil:
+	case isLongBench(task):
 		return "longbench"
 	case infiniteTasks[task] != nil:
 		return "infinitebench"
@@ -47,8 +49,8 @@ func Benchmark(task string) string {
 // Category names the group that a task of RULER, LongBench or InfiniteBench
 // belongs to in reports, "" for other tasks.
 func Category(task string) string {
-	if d := datasetOf(task); d != nil {
-		return d.category
+	if d, _ := scoring.LongBench(task); d != nil {
+		return d.Category
 	}
 	if t := infiniteTasks[task]; t != nil {
 		return t.category
@@ -60,13 +62,13 @@ func Category(task string) string {
 // FullSet is the number of items that a task has in the benchmark's published set,
 // 0 for other tasks.
 func FullSet(task string) int {
-	_, extended := datasetAndKind(task)
+	_, extended := scoring.LongBench(task)
 	switch {
 	case TaskOrder(task) == len(taskOrder), extended:
 		return 0
 	case infiniteTasks[task] != nil:
 		return infiniteTasks[task].items
-	case datasetOf(task) == nil:
+	case !isLongBench(task):
 		return 500
 	}
 	switch task {
@@ -76,4 +78,9 @@ func FullSet(task string) int {
 		return 500
 	}
 	return 200
+}
+
+func isLongBench(task string) bool {
+	d, _ := scoring.LongBench(task)
+	return d != nil
 }

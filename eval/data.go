@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/lukv/lukv/eval/scoring"
 	"github.com/lukv/lukv/internal/inputfile"
 )
 
@@ -72,7 +73,7 @@ func readTree(dir fs.FS, name string, room *int64, o DataOptions) (items []Item,
 			return err
 		}
 		switch {
-		case checkTask(strings.TrimSuffix(path.Base(p), ".jsonl")) != nil && strings.HasSuffix(p, ".jsonl"):
+		case scoring.CheckTask(strings.TrimSuffix(path.Base(p), ".jsonl")) != nil && strings.HasSuffix(p, ".jsonl"):
 			if o.Skipped != nil {
 				o.Skipped(filepath.Join(name, p), "the measures of LongBench's Chinese datasets are not available")
 			}

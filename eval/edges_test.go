@@ -127,16 +127,7 @@ func TestLinesOfPredictions(t *testing.T) {
 	require.Equal(t, 1.0, got[0].Score)
 }
 
-func TestWordsAndNumbers(t *testing.T) {
-	require.Equal(t, []string{"x—", "—y"}, plainWords("x—the—y"), "an article leaves a gap")
-	require.Equal(t, []string{"theory", "another"}, plainWords("The theory, an another!"), "whole words alone")
-	require.Equal(t, 1.0, retrieval("it is 3", "Paragraph one, Paragraph 3"))
-	require.Zero(t, retrieval("3", "Paragraph one"))
-	require.Zero(t, numberShare("none at all", "3"))
-	require.Equal(t, 0.5, numberShare("3 of 12", "3"))
-	for r, want := range map[rune]bool{0x1b: false, 0x1c: true, 0x1f: true, ' ': true, 0x85: true, 'x': false} {
-		require.Equal(t, want, isSpace(r), "%U", r)
-	}
+func TestUnfinishedStrings(t *testing.T) {
 	for _, text := range []string{`['a\`, `['\`, `['a\\`} {
 		_, err := cellList(text)
 		require.Error(t, err, text)

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/dialog"
+	"github.com/lukv/lukv/eval/scoring"
 	"github.com/lukv/lukv/internal/report"
 	"github.com/lukv/lukv/internal/testfuzz"
 	"github.com/lukv/lukv/lukv"
@@ -78,23 +79,23 @@ func FuzzReadItems(f *testing.F) {
 
 func TestScore(t *testing.T) {
 	for _, c := range []struct {
-		match      Match
+		match      scoring.Match
 		task, text string
 		answers    []string
 		want       float64
 	}{
-		{MatchAll, "x", "a B c", []string{"b", "d"}, 0.5},
-		{MatchPart, "x", "a B c", []string{"b", "d"}, 1},
-		{MatchPart, "x", "a B c", []string{"e", "d"}, 0},
-		{MatchAuto, "x", "a B c", []string{"b", "d"}, 0.5},
+		{scoring.MatchAll, "x", "a B c", []string{"b", "d"}, 0.5},
+		{scoring.MatchPart, "x", "a B c", []string{"b", "d"}, 1},
+		{scoring.MatchPart, "x", "a B c", []string{"e", "d"}, 0},
+		{scoring.MatchAuto, "x", "a B c", []string{"b", "d"}, 0.5},
 		{"", "qa_1", "a B c", []string{"b", "d"}, 1},
-		{MatchAll, "qa_1", "a B c", []string{"b", "d"}, 0.5},
-		{MatchAll, "x", "", []string{"b"}, 0},
-		{MatchAuto, "qasper", "a B c", []string{"b", "d"}, 2. / 3},
-		{MatchAuto, "qasper_e", "a B c", []string{"b", "d"}, 2. / 3},
-		{MatchAuto, "lcc-e", "x = 1\ny", []string{"x = 1"}, 1},
+		{scoring.MatchAll, "qa_1", "a B c", []string{"b", "d"}, 0.5},
+		{scoring.MatchAll, "x", "", []string{"b"}, 0},
+		{scoring.MatchAuto, "qasper", "a B c", []string{"b", "d"}, 2. / 3},
+		{scoring.MatchAuto, "qasper_e", "a B c", []string{"b", "d"}, 2. / 3},
+		{scoring.MatchAuto, "lcc-e", "x = 1\ny", []string{"x = 1"}, 1},
 	} {
-		got, _ := Scoring{Match: c.match}.Score(&Item{Task: c.task, Answers: c.answers}, c.text)
+		got, _ := scoring.Options{Match: c.match}.Score(&scoring.Reference{Task: c.task, Answers: c.answers}, c.text)
 		assert.InDelta(t, c.want, got, 1e-15, "%+v", c)
 	}
 }

@@ -16,27 +16,26 @@ type infiniteTask struct {
 	category string
 	items    int // in the published set
 	maxNew   int
-	score    func(text string, it *Item, official bool) float64
 
 	before, question, prefix string // our own wording; {input} and {options} are slots
 }
 
 var infiniteTasks = map[string]*infiniteTask{
-	"passkey": {"retrieval", 590, 6, firstWhole, "An important number is hidden in a lot of irrelevant text. Find it and remember it.\n\n", "{input}", "The pass key is "},
-	"number_string": {"retrieval", 590, 12, firstWhole, "A long row of digits is hidden in a lot of irrelevant text. Find it and remember it.\n\n", "{input}",
+	"passkey": {"retrieval", 590, 6, "An important number is hidden in a lot of irrelevant text. Find it and remember it.\n\n", "{input}", "The pass key is "},
+	"number_string": {"retrieval", 590, 12, "A long row of digits is hidden in a lot of irrelevant text. Find it and remember it.\n\n", "{input}",
 		"The sequence of digits is "},
-	"kv_retrieval": {"retrieval", 500, 50, wordNamed, "Here is a JSON object of keys and values.\n\n", "{input}", ""},
-	"longdialogue_qa_eng": {"dialogue", 200, 40, speaker, "Here is a script in which the name of one character is replaced by $$MASK$$.\n\n", "Who is the character $$MASK$$?",
+	"kv_retrieval": {"retrieval", 500, 50, "Here is a JSON object of keys and values.\n\n", "{input}", ""},
+	"longdialogue_qa_eng": {"dialogue", 200, 40, "Here is a script in which the name of one character is replaced by $$MASK$$.\n\n", "Who is the character $$MASK$$?",
 		"The name is "},
-	"longbook_sum_eng":    {"book", 103, 1200, rougeLSum, "Here is a book.\n\n", "Summarise the book.", "Summary: "},
-	"longbook_choice_eng": {"book", 229, 40, choice, "Here is a book.\n\n", "{input}\nOnly one of these options is right:\n{options}", "The letter of the right option is "},
-	"longbook_qa_eng":     {"book", 351, 40, bestWords, "Here is a book.\n\n", "{input} Answer with a few words.", "Answer: "},
-	"longbook_qa_chn":     {"book", 175, 40, bestCharacters, "请读下面这本书。\n\n", "{input} 请尽量简短地回答。", "答案："},
-	"math_find":           {"math", 350, 3, firstNumber, "Here is a long list of numbers.\n\n", "{input}", "The number is "},
-	"math_calc": {"math", 50, 30000, numbersInFront, "Here is a long calculation.\n\n", "Write the intermediate results, one after each operation, separated by commas.",
+	"longbook_sum_eng":    {"book", 103, 1200, "Here is a book.\n\n", "Summarise the book.", "Summary: "},
+	"longbook_choice_eng": {"book", 229, 40, "Here is a book.\n\n", "{input}\nOnly one of these options is right:\n{options}", "The letter of the right option is "},
+	"longbook_qa_eng":     {"book", 351, 40, "Here is a book.\n\n", "{input} Answer with a few words.", "Answer: "},
+	"longbook_qa_chn":     {"book", 175, 40, "请读下面这本书。\n\n", "{input} 请尽量简短地回答。", "答案："},
+	"math_find":           {"math", 350, 3, "Here is a long list of numbers.\n\n", "{input}", "The number is "},
+	"math_calc": {"math", 50, 30000, "Here is a long calculation.\n\n", "Write the intermediate results, one after each operation, separated by commas.",
 		"Intermediate results: "},
-	"code_run": {"code", 400, 5, lastWhole, "Here are functions in Python.\n\n", "{input}", "The return value is "},
-	"code_debug": {"code", 394, 5, faultyFunction, "Here is the code of a program, in which one function has an obvious fault.\n\n",
+	"code_run": {"code", 400, 5, "Here are functions in Python.\n\n", "{input}", "The return value is "},
+	"code_debug": {"code", 394, 5, "Here is the code of a program, in which one function has an obvious fault.\n\n",
 		"Which of these functions has the fault?\n{options}", "The letter of the right option is "},
 }
 
@@ -128,19 +127,4 @@ func askedOptions(question string) []string {
 		out = append(out, text)
 	}
 	return out
-}
-
-// rightOptions returns the letters of an item's right answers and the texts of
-// those options.
-func rightOptions(it *Item) (letters, texts []string) {
-	for _, a := range it.Answers {
-		if len(a) != 1 || a < "A" || a > "J" {
-			continue
-		}
-		letters = append(letters, a)
-		if i := int(a[0] - 'A'); i < len(it.Classes) && it.Classes[i] != "" {
-			texts = append(texts, it.Classes[i])
-		}
-	}
-	return letters, texts
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lukv/lukv/eval/scoring"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -28,8 +29,8 @@ func TestInfiniteBenchScores(t *testing.T) {
 		for i, v := range []any{&it.Task, &prediction, &it.Answers, &want[0], &want[1]} {
 			require.NoError(t, json.Unmarshal(row[i], v))
 		}
-		for i, clean := range []Clean{CleanKVPress, CleanOfficial} {
-			got, _ := Scoring{Clean: clean}.Score(&it, prediction)
+		for i, clean := range []scoring.Clean{scoring.CleanKVPress, scoring.CleanOfficial} {
+			got, _ := scoring.Options{Clean: clean}.Score(it.reference(), prediction)
 			assert.InDelta(t, want[i], got, 1e-11, "%s, %s: %q for %q", it.Task, clean, prediction, it.Answers)
 		}
 		seen[it.Task]++
@@ -86,13 +87,13 @@ func TestInfiniteBenchFolder(t *testing.T) {
 		} else if len(it.Answers) == 2 {
 			reference = it.Answers[0]
 		}
-		for _, clean := range []Clean{CleanKVPress, CleanOfficial} {
-			if it.Task == "code_debug" && clean == CleanOfficial {
+		for _, clean := range []scoring.Clean{scoring.CleanKVPress, scoring.CleanOfficial} {
+			if it.Task == "code_debug" && clean == scoring.CleanOfficial {
 				reference = "B."
 			}
-			score, _ := Scoring{Clean: clean}.Score(&it, reference)
+			score, _ := scoring.Options{Clean: clean}.Score(it.reference(), reference)
 			assert.Equal(t, 1.0, score, "%s: %q for %q", it.Task, reference, it.Answers)
-			score, _ = Scoring{Clean: clean}.Score(&it, "")
+			score, _ = scoring.Options{Clean: clean}.Score(it.reference(), "")
 			assert.Zero(t, score, it.Task)
 		}
 	}
@@ -117,7 +118,7 @@ func TestInfiniteBenchTables(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, []string{"f", "g", "h", "k"}, items[0].Classes)
 	for text, want := range map[string]float64{" C. h": 1, "h": 1, "answer: h": 1, "B": 0, "k": 0} {
-		score, _ := Scoring{}.Score(&items[0], text)
+		score, _ := scoring.Options{}.Score(items[0].reference(), text)
 		assert.Equal(t, want, score, text)
 	}
 	answers, err := ReadPredictions(strings.NewReader("question,answer,predicted_answer\n\"Which?\nA. f\nB. g\nC. h\nD. k\",\"['C']\",It is h\n"),
@@ -133,8 +134,8 @@ func TestInfiniteBenchOddPredictions(t *testing.T) {
 	for task := range infiniteTasks {
 		for _, text := range []string{"", " ", "\x00", "\xff", "answer:", "is:", "answer is:é", "-", "+", ".", "A", long, long + ".5", "option"} {
 			for _, answers := range [][]string{{""}, {"A"}, {"é"}, {"-"}, {long}, {"Z"}, nil} {
-				for _, clean := range []Clean{CleanKVPress, CleanOfficial} {
-					score, _ := Scoring{Clean: clean}.Score(&Item{Task: task, Answers: answers}, text)
+				for _, clean := range []scoring.Clean{scoring.CleanKVPress, scoring.CleanOfficial} {
+					score, _ := scoring.Options{Clean: clean}.Score(&scoring.Reference{Task: task, Answers: answers}, text)
 					assert.True(t, score >= 0 && score <= 1, task)
 				}
 			}

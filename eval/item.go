@@ -9,6 +9,8 @@ import (
 	"io"
 	"path/filepath"
 	"strings"
+
+	"github.com/lukv/lukv/eval/scoring"
 )
 
 // Item is one question about one context.
@@ -32,6 +34,11 @@ type Item struct {
 	Data string `json:"data,omitempty"`
 
 	Line int `json:"-"` // line of the file, from 1
+}
+
+// reference is what predictions for the item are compared with.
+func (it *Item) reference() *scoring.Reference {
+	return &scoring.Reference{Task: it.Task, Answers: it.Answers, Classes: it.Classes}
 }
 
 // maxLine bounds a line of a data file; contexts of 128k tokens take about 1 MB.
@@ -114,7 +121,7 @@ func parseItem(text []byte, name string, longbench *LongBench) (Item, error) {
 	}
 	it := raw.Item
 	for _, task := range []string{it.Task, strings.TrimSuffix(filepath.Base(name), ".jsonl")} {
-		if err := checkTask(task); err != nil {
+		if err := scoring.CheckTask(task); err != nil {
 			return Item{}, err
 		}
 	}

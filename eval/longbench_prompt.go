@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/lukv/lukv/eval/scoring"
 	"github.com/lukv/lukv/internal/inputfile"
 )
 
@@ -45,7 +46,7 @@ func ReadLongBench(dir fs.FS) (*LongBench, error) {
 			return nil, fmt.Errorf("read LongBench's configuration: %s: %w", name, err)
 		}
 	}
-	for name := range datasets {
+	for _, name := range scoring.Datasets() {
 		if _, _, _, err := splitLongBench(name, l.Prompts[name], "c", "i"); err != nil {
 			return nil, fmt.Errorf("read LongBench's configuration: dataset2prompt.json: %s: %w", name, err)
 		}
@@ -115,7 +116,7 @@ func splitLongBench(dataset, prompt, context, input string) (before, question, p
 	rest, ok := strings.CutSuffix(prompt, p.answer)
 	prefix = p.answer
 	switch {
-	case datasets[dataset].firstLine:
+	case fromInput(dataset):
 		rest = prompt
 		if input, ok = strings.CutSuffix(input, p.answer); !ok {
 			prefix = ""
@@ -136,15 +137,21 @@ func splitLongBench(dataset, prompt, context, input string) (before, question, p
 	return strings.Replace(rest[:at], slotContext, context, 1), strings.Replace(rest[at:], slotInput, input, 1), prefix, nil
 }
 
+// fromInput reports whether a dataset's answer prefix ends its input, not its prompt.
+func fromInput(dataset string) bool {
+	d, _ := scoring.LongBench(dataset)
+	return d.FirstLine
+}
+
 // fill makes an item from a LongBench record; it already holds the context, the
 // answers and the rest. The dataset is the one in the file's name, if it names
 // one.
 func (l *LongBench) fill(it *Item, dataset, input, name string) error {
 	task := strings.TrimSuffix(filepath.Base(name), filepath.Ext(name))
-	if datasetOf(task) == nil {
+	if !isLongBench(task) {
 		task = dataset
 	}
-	d, e := datasetAndKind(task)
+	d, e := scoring.LongBench(task)
 	if d == nil {
 		return fmt.Errorf("dataset %q: not one of LongBench's English ones (and no \"outputs\", as RULER's files have)", task)
 	}
@@ -176,5 +183,5 @@ func (l *LongBench) fill(it *Item, dataset, input, name string) error {
 // longbenchName reports whether a file of a folder or zip is one of LongBench's.
 func longbenchName(name string) bool {
 	base, ok := strings.CutSuffix(path.Base(name), ".jsonl")
-	return ok && datasetOf(base) != nil
+	return ok && isLongBench(base)
 }

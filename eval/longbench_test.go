@@ -12,6 +12,7 @@ import (
 	"testing"
 	"testing/fstest"
 
+	"github.com/lukv/lukv/eval/scoring"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -47,7 +48,7 @@ func TestLongBenchSplit(t *testing.T) {
 		"narrativeqa": "Question: ", "qasper": "Question: ", "multifieldqa_en": "Question: ", "hotpotqa": "Question: ", "2wikimqa": "Question: ", "musique": "Question: ",
 		"qmsum": "Query: ", "gov_report": "Now, write", "multi_news": "Now, write", "passage_count": "Please enter",
 	}
-	require.Len(t, prefixes, len(datasets))
+	require.Len(t, prefixes, len(scoring.Datasets()))
 	for _, config := range []*LongBench{nil, {ExactLength: true}, official} {
 		items, files, err := ReadData("testdata/longbench", DataOptions{LongBench: config})
 		require.NoError(t, err)
@@ -167,7 +168,7 @@ func double(items []Item, predict func(Item) string) []Answer {
 	for i, it := range items {
 		a := Answer{Item: i, Task: it.Task, Method: "double", Prediction: predict(it), References: it.Answers, Classes: it.Classes, Length: it.Length}
 		var text string
-		a.Score, text = Scoring{}.Score(&it, a.Prediction)
+		a.Score, text = scoring.Options{}.Score(it.reference(), a.Prediction)
 		a.Empty = text == ""
 		out = append(out, a)
 	}

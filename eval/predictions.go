@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"github.com/lukv/lukv/eval/scoring"
 )
 
 // ReadPredictions reads answers that were given earlier, here or elsewhere; their scores
@@ -39,11 +41,11 @@ func ReadPredictions(r io.Reader, name string) ([]Answer, error) {
 }
 
 // Rescore gives an answer a new score; one that failed keeps none.
-func (a *Answer) Rescore(s Scoring) {
+func (a *Answer) Rescore(s scoring.Options) {
 	if a.Error != "" {
 		return
 	}
-	it := Item{Task: a.Task, Answers: a.References, Classes: a.Classes}
+	it := scoring.Reference{Task: a.Task, Answers: a.References, Classes: a.Classes}
 	var text string
 	a.Score, text = s.Score(&it, a.Prediction)
 	a.Empty = text == ""
@@ -69,11 +71,11 @@ func kvpressPredictions(r io.Reader, name string) ([]Answer, error) {
 		a := Answer{Item: len(answers), Line: line, Task: row["task"], Method: method, Ratio: ratio, Prediction: prediction}
 		if a.Task == "" { // LongBench's tables have one dataset and no such column
 			a.Task = parts[0]
-			if len(parts) > 1 && (datasetOf(parts[1]) != nil || infiniteTasks[parts[1]] != nil || checkTask(parts[1]) != nil) {
+			if len(parts) > 1 && (isLongBench(parts[1]) || infiniteTasks[parts[1]] != nil || scoring.CheckTask(parts[1]) != nil) {
 				a.Task = parts[1]
 			}
 		}
-		if err := checkTask(a.Task); err != nil {
+		if err := scoring.CheckTask(a.Task); err != nil {
 			return err
 		}
 		for _, column := range []string{"answers", "answer"} {
@@ -98,7 +100,7 @@ func kvpressPredictions(r io.Reader, name string) ([]Answer, error) {
 		if n, err := strconv.ParseFloat(row["length"], 64); err == nil {
 			a.Length = int(n)
 		}
-		a.Rescore(Scoring{})
+		a.Rescore(scoring.Options{})
 		answers = append(answers, a)
 		return nil
 	})
@@ -112,7 +114,7 @@ func linePredictions(r io.Reader, name string) ([]Answer, error) {
 		folder = filepath.Base(filepath.Dir(filepath.Dir(name)))
 	}
 	task := strings.TrimSuffix(filepath.Base(name), filepath.Ext(name))
-	if err := checkTask(task); err != nil {
+	if err := scoring.CheckTask(task); err != nil {
 		return nil, err
 	}
 	var answers []Answer
@@ -160,7 +162,7 @@ func linePredictions(r io.Reader, name string) ([]Answer, error) {
 		if len(a.References) == 0 {
 			return nil, fmt.Errorf("line %d: no \"outputs\" or \"answers\"", line)
 		}
-		a.Rescore(Scoring{})
+		a.Rescore(scoring.Options{})
 		answers = append(answers, a)
 	}
 }

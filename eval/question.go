@@ -193,7 +193,7 @@ func (r *runner) scored(q *question) Answer {
 	}
 	a.Prediction, a.NewTokens = r.tok.Decode(q.ids, true), len(q.ids)
 	var text string
-	a.Score, text = r.o.Scoring.Score(&r.items[a.Item], a.Prediction)
+	a.Score, text = r.o.Scoring.Score(r.items[a.Item].reference(), a.Prediction)
 	a.Empty = text == ""
 	return a
 }

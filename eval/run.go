@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lukv/lukv/dialog"
+	"github.com/lukv/lukv/eval/scoring"
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/kvcache"
 	"github.com/lukv/lukv/lukv"
@@ -25,7 +26,7 @@ type Method struct {
 // Options configure a run.
 type Options struct {
 	Framing      dialog.Framing
-	Scoring      Scoring
+	Scoring      scoring.Options
 	MaxNewTokens int // for items that set none; 64 if 0
 
 	// Session holds the options of all sessions; its Compression is replaced.

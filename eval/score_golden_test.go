@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/lukv/lukv/eval/scoring"
 	"github.com/lukv/lukv/internal/testfuzz"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -18,7 +19,7 @@ import (
 // scoringCase is a case of any of the files.
 type scoringCase struct {
 	ID           string          `json:"id"`
-	Metric       Match           `json:"metric"`
+	Metric       scoring.Match   `json:"metric"`
 	Task         string          `json:"task"`
 	Prediction   string          `json:"prediction"`
 	References   json.RawMessage `json:"references"`
@@ -65,11 +66,11 @@ func (g *golden) same(id string, want, got, within float64) {
 }
 
 // unit scores a prediction as it is, against all references and against each.
-func (g *golden) unit(c *scoringCase, s Scoring, scale float64) {
+func (g *golden) unit(c *scoringCase, s scoring.Options, scale float64) {
 	g.t.Helper()
-	s.Clean = CleanNone
+	s.Clean = scoring.CleanNone
 	refs := get[[]string](g.t, c.References)
-	it := Item{Answers: refs, Classes: c.AllClasses}
+	it := scoring.Reference{Answers: refs, Classes: c.AllClasses}
 	got, _ := s.Score(&it, c.Prediction)
 	if scale != 1 {
 		got = round2(scale * got)
@@ -87,12 +88,12 @@ func (g *golden) unit(c *scoringCase, s Scoring, scale float64) {
 func (g *golden) task(c *scoringCase, name string) {
 	g.t.Helper()
 	refs := get[[][]string](g.t, c.References)
-	rows := func(name string, clean Clean) []Row {
+	rows := func(name string, clean scoring.Clean) []Row {
 		var as []Answer
 		for i, p := range c.Predictions {
-			it := Item{Task: name, Answers: refs[i], Classes: c.AllClasses}
+			it := scoring.Reference{Task: name, Answers: refs[i], Classes: c.AllClasses}
 			a := Answer{Item: i, Task: name, Method: "m"}
-			a.Score, _ = Scoring{Clean: clean}.Score(&it, p)
+			a.Score, _ = scoring.Options{Clean: clean}.Score(&it, p)
 			if c.Lengths != nil {
 				a.Length = c.Lengths[i]
 			}
@@ -100,17 +101,17 @@ func (g *golden) task(c *scoringCase, name string) {
 		}
 		return Summarize(as)
 	}
-	for clean, want := range map[Clean]json.RawMessage{CleanOfficial: c.Official, CleanKVPress: c.KVPress} {
+	for clean, want := range map[scoring.Clean]json.RawMessage{scoring.CleanOfficial: c.Official, scoring.CleanKVPress: c.KVPress} {
 		g.same(c.ID, get[float64](g.t, want), rows(name, clean)[0].Percent, 1e-9)
 	}
 	if c.ByLength == nil {
 		return
 	}
 	got := map[string]float64{}
-	for _, r := range rows(name+"_e", CleanKVPress) { // LongBench-E has only one preparation
+	for _, r := range rows(name+"_e", scoring.CleanKVPress) { // LongBench-E has only one preparation
 		got[r.Task] = r.Percent
 	}
-	for i, r := range rows(name+"-e", CleanOfficial) {
+	for i, r := range rows(name+"-e", scoring.CleanOfficial) {
 		assert.Equal(g.t, rows(name+"-e", "")[i], r)
 	}
 	for b, want := range c.ByLength {
@@ -165,12 +166,12 @@ func TestScoringGolden(t *testing.T) {
 		for _, c := range get[[]scoringCase](t, data) {
 			switch name {
 			case "string_match_all":
-				g.unit(&c, Scoring{Match: MatchAll}, 100)
+				g.unit(&c, scoring.Options{Match: scoring.MatchAll}, 100)
 			case "string_match_part":
-				g.unit(&c, Scoring{Match: MatchPart}, 100)
+				g.unit(&c, scoring.Options{Match: scoring.MatchPart}, 100)
 			case "ruler_postprocess":
-				assert.Equal(t, get[string](t, c.Official), cleanRuler(c.Prediction, CleanOfficial), c.ID)
-				assert.Equal(t, get[string](t, c.KVPress), cleanRuler(c.Prediction, CleanKVPress), c.ID)
+				assert.Equal(t, get[string](t, c.Official), cleaned(c.Prediction, scoring.CleanOfficial), c.ID)
+				assert.Equal(t, get[string](t, c.KVPress), cleaned(c.Prediction, scoring.CleanKVPress), c.ID)
 				g.checks += 2
 			case "ruler_task":
 				g.task(&c, c.Task)
@@ -181,9 +182,9 @@ func TestScoringGolden(t *testing.T) {
 			case "aggregate":
 				g.aggregate(&c)
 			case "code_sim_indel":
-				g.unit(&c, Scoring{Match: MatchCode, CodeSim: CodeIndel}, 1)
+				g.unit(&c, scoring.Options{Match: scoring.MatchCode, CodeSim: scoring.CodeIndel}, 1)
 			default:
-				g.unit(&c, Scoring{Match: c.Metric}, 1)
+				g.unit(&c, scoring.Options{Match: c.Metric}, 1)
 			}
 		}
 		require.Positive(t, g.checks, name)
@@ -197,7 +198,8 @@ func TestScoringGolden(t *testing.T) {
 // Lower-casing is Unicode's, not rune by rune.
 func TestScoreLowerCase(t *testing.T) {
 	for _, c := range [][2]string{{"ΟΔΟΣ ΑΒ", "οδος"}, {"İx", "i\u0307x"}, {"ÉCOLE", "école"}} {
-		assert.Equal(t, 1.0, stringMatch(MatchAll, c[0], []string{c[1]}), "%q", c)
+		score, _ := scoring.Options{Match: scoring.MatchAll}.Score(&scoring.Reference{Answers: []string{c[1]}}, c[0])
+		assert.Equal(t, 1.0, score, "%q", c)
 	}
 }
 
@@ -211,9 +213,9 @@ func FuzzScore(f *testing.F) {
 		if len(prediction)+len(answer) > 2000 {
 			return
 		}
-		it := Item{Answers: []string{answer}, Classes: []string{answer, prediction, "a"}}
-		for _, m := range []Match{MatchAll, MatchPart, MatchF1, MatchRouge, MatchClassification, MatchRetrieval, MatchCount, MatchCode} {
-			for _, s := range []Scoring{{Match: m}, {Match: m, Clean: CleanOfficial, CodeSim: CodeIndel}} {
+		it := scoring.Reference{Answers: []string{answer}, Classes: []string{answer, prediction, "a"}}
+		for _, m := range []scoring.Match{scoring.MatchAll, scoring.MatchPart, scoring.MatchF1, scoring.MatchRouge, scoring.MatchClassification, scoring.MatchRetrieval, scoring.MatchCount, scoring.MatchCode} {
+			for _, s := range []scoring.Options{{Match: m}, {Match: m, Clean: scoring.CleanOfficial, CodeSim: scoring.CodeIndel}} {
 				if x, _ := s.Score(&it, prediction); !(x >= 0 && x <= 1) {
 					t.Fatalf("%s of %q against %q: %v", m, prediction, answer, x)
 				}
@@ -235,4 +237,10 @@ func TestReadRulerRefuses(t *testing.T) {
 		require.ErrorContains(t, err, want, text)
 		require.ErrorContains(t, err, "validation.jsonl: line 2")
 	}
+}
+
+// cleaned prepares a prediction as RULER does.
+func cleaned(prediction string, c scoring.Clean) string {
+	_, text := scoring.Options{Clean: c}.Score(&scoring.Reference{Task: "niah_single_1"}, prediction)
+	return text
 }

@@ -3,6 +3,8 @@ package eval
 import (
 	"slices"
 	"strconv"
+
+	"github.com/lukv/lukv/eval/scoring"
 )
 
 // Row summarises the answers of one method on one task or several.
@@ -79,7 +81,7 @@ func summarize(method string, tasks []string, answers map[string][]Answer, faile
 			row.Failed = failed[t]
 			row.score(scoresOf(as))
 			rows = append(rows, row)
-			if _, e := datasetAndKind(t); e {
+			if _, e := scoring.LongBench(t); e {
 				rows = append(rows, byLength(method, t, as)...)
 			}
 		}
@@ -108,8 +110,8 @@ func summarize(method string, tasks []string, answers map[string][]Answer, faile
 		row.score(groups...)
 		rows = append(rows, row)
 	}
-	for _, c := range categories {
-		mean(c, func(task string) bool { d := datasetOf(task); return d != nil && d.category == c })
+	for _, c := range scoring.Categories {
+		mean(c, func(task string) bool { d, _ := scoring.LongBench(task); return d != nil && d.Category == c })
 	}
 	if len(tasks) > 1 {
 		mean(Average, func(string) bool { return true })
@@ -120,10 +122,10 @@ func summarize(method string, tasks []string, answers map[string][]Answer, faile
 // byLength returns the rows for a LongBench-E task's ranges of lengths.
 func byLength(method, task string, as []Answer) []Row {
 	var rows []Row
-	for _, b := range buckets {
+	for _, b := range scoring.Buckets {
 		var in []Answer
 		for _, a := range as {
-			if bucket(a.Length) == b {
+			if scoring.Bucket(a.Length) == b {
 				in = append(in, a)
 			}
 		}

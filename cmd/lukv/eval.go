@@ -17,6 +17,7 @@ import (
 	"github.com/lukv/lukv/dialog"
 	"github.com/lukv/lukv/eval"
 	"github.com/lukv/lukv/eval/runs"
+	"github.com/lukv/lukv/eval/scoring"
 	"github.com/lukv/lukv/internal/inputfile"
 	"github.com/lukv/lukv/internal/report"
 	"github.com/lukv/lukv/lukv"
@@ -81,8 +82,8 @@ type scoringFlags struct {
 	CodeSim    string `enum:"difflib,indel" default:"difflib" help:"Similarity of code: matching blocks (difflib), or the longest common subsequence (indel)."`
 }
 
-func (f *scoringFlags) scoring() eval.Scoring {
-	return eval.Scoring{Match: eval.Match(f.Match), Clean: eval.Clean(f.RulerClean), CodeSim: eval.CodeSim(f.CodeSim)}
+func (f *scoringFlags) scoring() scoring.Options {
+	return scoring.Options{Match: scoring.Match(f.Match), Clean: scoring.Clean(f.RulerClean), CodeSim: scoring.CodeSim(f.CodeSim)}
 }
 
 // evalSettings holds everything that answers depend on, and which questions are
@@ -104,9 +105,9 @@ type evalSettings struct {
 	MaxNewTokens int             `json:"max_new_tokens"`
 	MaxGen       string          `json:"max_gen,omitempty"`          // of LongBench and InfiniteBench; "": kvpress's
 	Longbench    string          `json:"longbench_config,omitempty"` // SHA-256 of prompts and lengths from files; "": our own
-	Match        eval.Match      `json:"match"`
-	Clean        eval.Clean      `json:"clean"`
-	CodeSim      eval.CodeSim    `json:"code_sim"`
+	Match        scoring.Match   `json:"match"`
+	Clean        scoring.Clean   `json:"clean"`
+	CodeSim      scoring.CodeSim `json:"code_sim"`
 	QueryAware   bool            `json:"query_aware"`
 	SharePrefill bool            `json:"share_prefill"`
 	Framing      dialog.Framing  `json:"framing"`

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/eval"
+	"github.com/lukv/lukv/eval/scoring"
 	"github.com/lukv/lukv/model/builtin"
 	"github.com/lukv/lukv/tokenizer"
 )
@@ -121,7 +122,7 @@ func properties(t *testing.T, count func(context.Context, string) (int, error), 
 }
 
 func answer(it *eval.Item, text string) eval.Answer {
-	score, _ := eval.Scoring{}.Score(it, text)
+	score, _ := scoring.Options{}.Score(&scoring.Reference{Task: it.Task, Answers: it.Answers}, text)
 	return eval.Answer{Task: it.Task, Method: "double", Score: score}
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/lukv/lukv/eval"
+	"github.com/lukv/lukv/eval/scoring"
 	"github.com/lukv/lukv/internal/inputfile"
 )
 
@@ -93,7 +94,7 @@ func (r *Run) add(path string) error {
 }
 
 // Rescore gives all answers new scores; answers that failed keep none.
-func (r *Run) Rescore(s eval.Scoring) {
+func (r *Run) Rescore(s scoring.Options) {
 	for i := range r.Answers {
 		r.Answers[i].Rescore(s)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/eval"
+	"github.com/lukv/lukv/eval/scoring"
 )
 
 // answers returns answers to items of two tasks under a few methods: item i of
@@ -107,7 +108,7 @@ func TestFolder(t *testing.T) {
 	assert.Equal(t, "lukv eval", r.Info.Command)
 	assert.Len(t, r.Answers, 6)
 	assert.Zero(t, r.Answers[0].Score)
-	r.Rescore(eval.Scoring{})
+	r.Rescore(scoring.Options{})
 	assert.Equal(t, 1.0, r.Answers[0].Score)
 
 	require.NoError(t, os.WriteFile(filepath.Join(dir, infoName), []byte(`{"format":"other"}`), 0o600))
@@ -216,7 +217,7 @@ func run(t *testing.T, all []eval.Answer) *Run {
 	t.Helper()
 	r, err := readOne(folder(t, all))
 	require.NoError(t, err)
-	r.Rescore(eval.Scoring{})
+	r.Rescore(scoring.Options{})
 	return r
 }
 

@@ -4,7 +4,7 @@ import (
 	"context"
 	"encoding/json"
 
-	"github.com/lukv/lukv/eval"
+	"github.com/lukv/lukv/eval/scoring"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/model/calibration"
@@ -19,7 +19,7 @@ const ProbeSteps = 32
 func HeadKV(ctx context.Context, m *model.Model, probes []calibration.Probe, o calibration.ProbeOptions) (lukv.AllocatorConfig, *calibration.HeadScores, error) {
 	a := lukv.AllocatorConfig{Name: "headkv"}
 	o.Correct = func(p *calibration.Probe, answer string) bool {
-		score, _ := eval.Scoring{Match: eval.MatchF1}.Score(&eval.Item{Answers: []string{p.Answer}}, answer)
+		score, _ := scoring.Options{Match: scoring.MatchF1}.Score(&scoring.Reference{Answers: []string{p.Answer}}, answer)
 		return score > 0.5
 	}
 	scores, err := calibration.ProbeHeads(ctx, m, probes, o)

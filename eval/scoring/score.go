@@ -1,4 +1,4 @@
-package eval
+package scoring
 
 import (
 	"strings"
@@ -58,24 +58,31 @@ const (
 	CodeIndel   CodeSim = "indel"   // the longest common subsequence, as with it
 )
 
-// Scoring says how predictions are scored. The zero value is the default.
-type Scoring struct {
+// Options say how predictions are scored. The zero value is the default.
+type Options struct {
 	Match   Match
 	Clean   Clean
 	CodeSim CodeSim
 }
 
-// Score returns how well a prediction answers an item, from 0 to 1, and the
+// Reference is what a prediction is compared with.
+type Reference struct {
+	Task    string   // chooses the measure, unless Options do
+	Answers []string // the accepted ones
+	Classes []string // all classes of a classification, or the options of a choice
+}
+
+// Score returns how well a prediction agrees with a reference, from 0 to 1, and the
 // text that was scored.
-func (s Scoring) Score(it *Item, prediction string) (score float64, text string) {
+func (s Options) Score(it *Reference, prediction string) (score float64, text string) {
 	match := s.Match
 	if match == MatchAuto || match == "" {
-		if t := infiniteTasks[it.Task]; t != nil && len(it.Answers) > 0 {
-			return t.score(prediction, it, s.Clean == CleanOfficial), prediction
+		if measure := infiniteMeasures[it.Task]; measure != nil && len(it.Answers) > 0 {
+			return measure(prediction, it, s.Clean == CleanOfficial), prediction
 		}
 		match = matchOf(it.Task)
 	}
-	switch d, e := datasetAndKind(it.Task); {
+	switch d, e := LongBench(it.Task); {
 	case s.Clean == CleanNone:
 		text = prediction
 	case e: // which has no other preparation
@@ -90,8 +97,8 @@ func (s Scoring) Score(it *Item, prediction string) (score float64, text string)
 
 // matchOf chooses the measure of a task by its name.
 func matchOf(task string) Match {
-	if d := datasetOf(task); d != nil {
-		return d.match
+	if d, _ := LongBench(task); d != nil {
+		return d.Match
 	}
 	if strings.HasPrefix(task, "qa") {
 		return MatchPart
@@ -99,8 +106,8 @@ func matchOf(task string) Match {
 	return MatchAll
 }
 
-// held scores a cleaned prediction against an item's answers.
-func (s Scoring) held(match Match, it *Item, text string) float64 {
+// held scores a cleaned prediction against a reference.
+func (s Options) held(match Match, it *Reference, text string) float64 {
 	one := func(answer string) float64 { return 0 }
 	switch match {
 	case MatchAll, MatchPart:

@@ -1,4 +1,4 @@
-package eval
+package scoring
 
 import (
 	"math/rand/v2"
@@ -81,5 +81,17 @@ func TestLongTexts(t *testing.T) {
 		require.Greater(t, score(), 0.99, name)
 		runtime.ReadMemStats(&after)
 		require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(16<<20), name)
+	}
+}
+
+func TestWordsAndNumbers(t *testing.T) {
+	require.Equal(t, []string{"x—", "—y"}, plainWords("x—the—y"), "an article leaves a gap")
+	require.Equal(t, []string{"theory", "another"}, plainWords("The theory, an another!"), "whole words alone")
+	require.Equal(t, 1.0, retrieval("it is 3", "Paragraph one, Paragraph 3"))
+	require.Zero(t, retrieval("3", "Paragraph one"))
+	require.Zero(t, numberShare("none at all", "3"))
+	require.Equal(t, 0.5, numberShare("3 of 12", "3"))
+	for r, want := range map[rune]bool{0x1b: false, 0x1c: true, 0x1f: true, ' ': true, 0x85: true, 'x': false} {
+		require.Equal(t, want, isSpace(r), "%U", r)
 	}
 }

@@ -1,4 +1,4 @@
-package eval
+package scoring
 
 import (
 	"math/big"
@@ -8,14 +8,19 @@ import (
 	"strings"
 )
 
-// The measures of InfiniteBench as kvpress implements them or, if official, as
-// its own script does where that differs.
+// The measures of InfiniteBench's tasks (spec evaluation 10) as kvpress implements them
+// or, if official, as its own script does where that differs.
+var infiniteMeasures = map[string]func(text string, it *Reference, official bool) float64{
+	"passkey": firstWhole, "number_string": firstWhole, "kv_retrieval": wordNamed, "longdialogue_qa_eng": speaker,
+	"longbook_sum_eng": rougeLSum, "longbook_choice_eng": choice, "longbook_qa_eng": bestWords, "longbook_qa_chn": bestCharacters,
+	"math_find": firstNumber, "math_calc": numbersInFront, "code_run": lastWhole, "code_debug": faultyFunction,
+}
 
 // isNoDigit reports where a text is split into whole numbers.
 func isNoDigit(r rune) bool { return r < '0' || r > '9' }
 
 // firstWhole is 1 if the first run of digits in the text is the answer.
-func firstWhole(text string, it *Item, _ bool) float64 {
+func firstWhole(text string, it *Reference, _ bool) float64 {
 	runs := strings.FieldsFunc(text, isNoDigit)
 	return right(len(runs) > 0 && runs[0] == it.Answers[0])
 }
@@ -35,13 +40,13 @@ func words(text, without string) []string {
 const wordMarks = ":\"'.,?!{}"
 
 // wordNamed is 1 if the answer is a word of the text.
-func wordNamed(text string, it *Item, _ bool) float64 {
+func wordNamed(text string, it *Reference, _ bool) float64 {
 	return right(slices.Contains(words(text, wordMarks), it.Answers[0]))
 }
 
 // speaker is 1 if the text names an answer, in any case. If official, the first
 // answer must be a word of the text in capitals.
-func speaker(text string, it *Item, official bool) float64 {
+func speaker(text string, it *Reference, official bool) float64 {
 	text = strings.ToUpper(text)
 	if official {
 		return right(slices.Contains(words(text, wordMarks), it.Answers[0]))
@@ -50,7 +55,7 @@ func speaker(text string, it *Item, official bool) float64 {
 }
 
 // lastWhole is 1 if the last word is the answer, a whole number.
-func lastWhole(text string, it *Item, _ bool) float64 {
+func lastWhole(text string, it *Reference, _ bool) float64 {
 	w := words(text, ".`'\":")
 	if len(w) == 0 || len(w[len(w)-1]) > maxDigits {
 		return 0
@@ -66,7 +71,7 @@ const maxDigits = 4096
 var number = regexp.MustCompile(`[0-9]+\.[0-9]+|[0-9]+`)
 
 // firstNumber is 1 if the first number of the text is the answer.
-func firstNumber(text string, it *Item, _ bool) float64 {
+func firstNumber(text string, it *Reference, _ bool) float64 {
 	found := number.FindString(text)
 	if !strings.Contains(it.Answers[0], ".") {
 		return right(found != "" && whole(found) == it.Answers[0])
@@ -81,7 +86,7 @@ func whole(s string) string { return strings.TrimLeft(s[:len(s)-1], "0") + s[len
 
 // numbersInFront is the share of the answers that the text's whole numbers match
 // from the start.
-func numbersInFront(text string, it *Item, _ bool) float64 {
+func numbersInFront(text string, it *Reference, _ bool) float64 {
 	runs, n := strings.FieldsFunc(text, isNoDigit), 0
 	for n < len(it.Answers) && n < len(runs) && whole(runs[n]) == it.Answers[n] {
 		n++
@@ -90,7 +95,7 @@ func numbersInFront(text string, it *Item, _ bool) float64 {
 }
 
 // bestWords is LongBench's F1 score over words.
-func bestWords(text string, it *Item, _ bool) float64 {
+func bestWords(text string, it *Reference, _ bool) float64 {
 	best := 0.0
 	for _, a := range it.Answers {
 		best = max(best, wordF1(text, a))
@@ -103,7 +108,7 @@ func bestWords(text string, it *Item, _ bool) float64 {
 const chineseMarks = "！？｡。＂＃＄％＆＇（）＊＋，－／：；＜＝＞＠［＼］＾＿｀｛｜｝～｟｠｢｣､、〃》「」『』【】〔〕〖〗〘〙〚〛〜〝〞〟〰〾〿–—‘’‛“”„‟…‧﹏"
 
 // bestCharacters is the F1 score over characters.
-func bestCharacters(text string, it *Item, _ bool) float64 {
+func bestCharacters(text string, it *Reference, _ bool) float64 {
 	characters := func(s string) []rune {
 		return []rune(strings.Map(func(r rune) rune {
 			if isSpace(r) || strings.ContainsRune("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"+chineseMarks, r) {
@@ -195,7 +200,7 @@ func plain(text string, without ...string) string {
 
 // choice is 1 if the text chooses a right option: by its last letter, its
 // first, what follows a phrase such as "answer is", or any letter.
-func choice(text string, it *Item, official bool) float64 {
+func choice(text string, it *Reference, official bool) float64 {
 	letters, texts := rightOptions(it)
 	either := append(texts, letters...)
 	text = strings.TrimFunc(text, isSpace)
@@ -225,7 +230,7 @@ func choice(text string, it *Item, official bool) float64 {
 
 // faultyFunction is 1 if the text names the right function or its letter, alone,
 // at the beginning, or after a phrase such as "answer:".
-func faultyFunction(text string, it *Item, official bool) float64 {
+func faultyFunction(text string, it *Reference, official bool) float64 {
 	letters, texts := rightOptions(it)
 	either := append(texts, letters...)
 	text = strings.TrimFunc(text, isSpace)
@@ -250,7 +255,7 @@ func faultyFunction(text string, it *Item, official bool) float64 {
 // the words on a longest common subsequence with any line of the text. Words are
 // runs of ASCII letters and digits, in lower case, and none counts more often
 // than it occurs.
-func rougeLSum(text string, it *Item, _ bool) float64 {
+func rougeLSum(text string, it *Reference, _ bool) float64 {
 	best := 0.0
 	for _, a := range it.Answers {
 		best = max(best, linesInCommon(text, a))
@@ -304,4 +309,19 @@ func onCommon(a, b []string) []int {
 	var out []int
 	traceBack(a, b, func(above, left int32) bool { return left <= above }, func(i int) { out = append(out, i) })
 	return out
+}
+
+// rightOptions returns the letters of the right answers and the texts of
+// those options.
+func rightOptions(it *Reference) (letters, texts []string) {
+	for _, a := range it.Answers {
+		if len(a) != 1 || a < "A" || a > "J" {
+			continue
+		}
+		letters = append(letters, a)
+		if i := int(a[0] - 'A'); i < len(it.Classes) && it.Classes[i] != "" {
+			texts = append(texts, it.Classes[i])
+		}
+	}
+	return letters, texts
 }

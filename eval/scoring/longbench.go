@@ -1,21 +1,22 @@
-package eval
+package scoring
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
 
-// dataset is one of LongBench's datasets (spec evaluation 4.1).
-type dataset struct {
-	category  string
-	match     Match
-	firstLine bool // only the first line of a prediction counts
+// Dataset is one of LongBench's English datasets (spec evaluation 4.1).
+type Dataset struct {
+	Category  string
+	Match     Match
+	FirstLine bool // only the first line of a prediction counts
 }
 
 // datasets are LongBench's English datasets by name. Names in LongBench-E end
 // in _e or -e.
-var datasets = map[string]*dataset{
+var datasets = map[string]*Dataset{
 	"narrativeqa":          {"single_doc", MatchF1, false},
 	"qasper":               {"single_doc", MatchF1, false},
 	"multifieldqa_en":      {"single_doc", MatchF1, false},
@@ -37,25 +38,23 @@ var datasets = map[string]*dataset{
 // chineseDatasets are LongBench's Chinese datasets, whose measures need a word segmenter.
 var chineseDatasets = []string{"multifieldqa_zh", "dureader", "vcsum", "lsht", "passage_retrieval_zh"}
 
-// checkTask refuses the tasks of benchmarks that cannot be scored.
-func checkTask(task string) error {
+// CheckTask refuses the tasks of benchmarks that cannot be scored.
+func CheckTask(task string) error {
 	if slices.Contains(chineseDatasets, task) {
 		return fmt.Errorf("task %s: one of LongBench's Chinese datasets, whose measures are not available: expected one of its English ones", task)
 	}
 	return nil
 }
 
-// categories are the datasets' categories in the order of reports.
-var categories = []string{"single_doc", "multi_doc", "summ", "few_shot", "synthetic", "code"}
+// Categories are the datasets' categories in the order of reports.
+var Categories = []string{"single_doc", "multi_doc", "summ", "few_shot", "synthetic", "code"}
 
-// datasetOf returns a task's LongBench dataset, nil if it has none.
-func datasetOf(task string) *dataset {
-	d, _ := datasetAndKind(task)
-	return d
-}
+// Datasets returns the names of LongBench's English datasets, in alphabetical order.
+func Datasets() []string { return slices.Sorted(maps.Keys(datasets)) }
 
-// datasetAndKind also reports whether the task is one of LongBench-E's.
-func datasetAndKind(task string) (d *dataset, e bool) {
+// LongBench returns a task's dataset, nil if it has none, and reports whether the task
+// is one of LongBench-E's.
+func LongBench(task string) (d *Dataset, extended bool) {
 	for _, suffix := range []string{"_e", "-e"} {
 		if name, ok := strings.CutSuffix(task, suffix); ok && datasets[name] != nil {
 			return datasets[name], true
@@ -65,12 +64,12 @@ func datasetAndKind(task string) (d *dataset, e bool) {
 }
 
 // clean prepares a prediction for scoring (spec evaluation 5.1).
-func (d *dataset) clean(prediction string, c Clean) string {
+func (d *Dataset) clean(prediction string, c Clean) string {
 	trim := isSpace
 	if c == CleanOfficial {
 		trim = func(r rune) bool { return r == '\n' }
 	}
-	if d.firstLine {
+	if d.FirstLine {
 		prediction, _, _ = strings.Cut(strings.TrimLeftFunc(prediction, trim), "\n")
 	}
 	if c != CleanOfficial {
@@ -79,9 +78,9 @@ func (d *dataset) clean(prediction string, c Clean) string {
 	return prediction
 }
 
-// bucket names the range of lengths, in words, that LongBench-E reports a
+// Bucket names the range of lengths, in words, that LongBench-E reports a
 // context under.
-func bucket(length int) string {
+func Bucket(length int) string {
 	switch {
 	case length < 4000:
 		return "0-4k"
@@ -91,7 +90,8 @@ func bucket(length int) string {
 	return "8k+"
 }
 
-var buckets = []string{"0-4k", "4-8k", "8k+"}
+// Buckets are the ranges in the order of reports.
+var Buckets = []string{"0-4k", "4-8k", "8k+"}
 
 // classification is 1 divided by the number of classes that a prediction names,
 // if the right one is among them. Classes contained in the right one's name do
