@@ -42,7 +42,7 @@ func splitRuler(task, prompt, prefix string) (context, question, answerPrefix st
 	if prefix == "" {
 		n := strings.Index(text[at:], family.answer)
 		if n < 0 {
-			return "", "", "", 0, fmt.Errorf("input: no beginning of an answer of task %s behind the question: expected %q", task, family.answer)
+			return "", "", "", 0, fmt.Errorf("input: the answer prefix of task %s does not follow the question: expected %q", task, family.answer)
 		}
 		cut = at + n
 	}

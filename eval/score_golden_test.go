@@ -227,7 +227,7 @@ func FuzzScore(f *testing.F) {
 func TestReadRulerRefuses(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"input":"no question","outputs":["1"]}`:                                                       "no question of task niah_single_1",
-		`{"input":"c What is the special magic number?","outputs":["1"]}`:                               "no beginning of an answer",
+		`{"input":"c What is the special magic number?","outputs":["1"]}`:                               "the answer prefix of task",
 		`{"input":"What is the special magic number? The special magic","outputs":["1"]}`:               "nothing stands before",
 		`{"input":"c What is the special magic number? The special magic","outputs":[]}`:                "outputs: the list is empty",
 		`{"task":"poetry","input":"c","outputs":["1"]}`:                                                 "not one of RULER's",

@@ -422,7 +422,7 @@ func (c *Cache) LastPosition(layer, head int) int32 { return c.last(c.head(layer
 
 // View returns a head in the form that attention kernels read: entry i is at
 // place i%PageEntries of page i/PageEntries. Nothing is copied. The page list and
-// the memory behind it belong to the cache, must not be written, and are valid
+// its memory belong to the cache, must not be written, and are valid
 // until the head next changes. Places without an entry hold zeros or what an
 // earlier entry left.
 //

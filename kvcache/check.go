@@ -82,7 +82,7 @@ func (c *Cache) checkOne(i int) error {
 		return fail("%d of %d pages are in the device's table", p.known, len(p.blocks))
 	}
 	if p.base < 0 || p.base%size != 0 || p.base > int(p.dropped)+1 {
-		return fail("base %d is no multiple of %d entries per page or exceeds what lies below dropped position %d", p.base, size, p.dropped)
+		return fail("base %d: expected a multiple of the %d entries per page that does not exceed the slots below dropped position %d", p.base, size, p.dropped)
 	}
 	before := p.dropped
 	for j, b := range p.blocks {

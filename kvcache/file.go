@@ -310,7 +310,7 @@ func (f *File) Load(ctx context.Context, o Options) (*Cache, map[string]tensor.T
 }
 
 // LoadWhile is [File.Load], and meanwhile calls use with the cache that is being loaded.
-// Lengths are right from the start; entries may be read, and others appended behind them,
+// Lengths are right from the start; entries may be read, and others appended after them,
 // in layer l once await(l) has returned nil: it waits until this layer and those before
 // it have been read, on a device until everything has. Nothing is verified before
 // LoadWhile returns. If loading fails, await returns the error, the cache is closed, and

@@ -5,8 +5,10 @@ import (
 	"math"
 )
 
-// ada lets the heads of a layer compete for the layer's budget, with a
-// safeguard for each (Feng et al., "Ada-KV", 2024; spec 4.3).
+// ada lets the heads of a layer compete for the layer's budget, with a safeguard for
+// each.
+//
+// Feng et al., "Ada-KV", 2024, https://arxiv.org/abs/2407.11550; spec 4.3.
 type ada struct {
 	// Form is "pool" (kvpress) or "interpolate" (the method's repository).
 	Form string `json:"form"`

@@ -6,11 +6,12 @@ import (
 	"github.com/lukv/lukv/internal/detmath"
 )
 
-// cakeLayers gives a layer more, the more its attention is dispersed and the
-// more it shifts; all heads of a layer get the same (Qin et al., "CAKE", 2025;
-// spec 4.5). Budgets are known layer by layer: each new layer takes from those
-// before it, so the cache never exceeds the total by more than the layer in
-// progress.
+// cakeLayers gives a layer more, the more its attention is dispersed and the more it
+// shifts; all heads of a layer get the same. Budgets are known layer by layer: each new
+// layer takes from those before it, so the cache never exceeds the total by more than
+// the layer in progress.
+//
+// Qin et al., "CAKE", 2025, https://arxiv.org/abs/2503.12491; spec 4.5.
 type cakeLayers struct {
 	Window int     `json:"window"` // last queries observed
 	Tau1   float64 `json:"tau1"`   // temperatures of dispersion and shift

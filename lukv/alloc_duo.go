@@ -8,9 +8,10 @@ import (
 	"slices"
 )
 
-// duo lets the most important heads keep everything and all others a few entries
-// each (Xiao et al., "DuoAttention", 2024). Which few is up to the metric,
-// streaming_llm in the published form.
+// duo lets the most important heads keep everything and all others a few entries each.
+// The metric chooses these few, streaming_llm in the published form.
+//
+// Xiao et al., "DuoAttention", 2024, https://arxiv.org/abs/2410.10819; spec 4.8.
 type duo struct {
 	// Streaming is the number of entries kept by a head that does not keep
 	// everything.

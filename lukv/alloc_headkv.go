@@ -10,8 +10,10 @@ import (
 	"strings"
 )
 
-// headKV divides part of the budget by a static importance of every query head,
-// from a retrieval-and-reasoning probe (Fu et al., "HeadKV", 2024; spec 4.4).
+// headKV divides part of the budget by a static importance of every query head, from a
+// retrieval-and-reasoning probe.
+//
+// Fu et al., "HeadKV", 2024, https://arxiv.org/abs/2410.19258; spec 4.4.
 type headKV struct {
 	// Importance is the probe's mean score of each query head, [L][H]. JSON
 	// also accepts the published form: an object with the scores of all probes,

@@ -5,8 +5,9 @@ import (
 	"math"
 )
 
-// pyramid gives lower layers more than upper ones, the same to all heads of a
-// layer (Cai et al., "PyramidKV", 2024; spec 4.2).
+// pyramid gives lower layers more than upper ones, the same to all heads of a layer.
+//
+// Cai et al., "PyramidKV", 2024, https://arxiv.org/abs/2406.02069; spec 4.2.
 type pyramid struct {
 	// Form is "ratio" (kvpress) or "absolute" (the method's repository: integer
 	// arithmetic on the capacity).

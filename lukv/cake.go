@@ -5,9 +5,11 @@ import (
 	"math"
 )
 
-// cake scores an entry by the mean and variance of the attention that the last
-// w queries pay to it (Qin et al., "CAKE", 2025; spec §3.5). The allocator of
-// the same name goes with it.
+// cake scores an entry by the mean of the attention that the last w queries pay to it,
+// plus its weighted variance: attention that shifts to an entry counts as well as
+// attention that stays. The allocator of the same name divides the budget among layers.
+//
+// Qin et al., "CAKE", 2025, https://arxiv.org/abs/2503.12491; spec 3.5.
 type cake struct {
 	Window int     `json:"window"` // last queries observed, protected too
 	Kernel int     `json:"kernel"` // odd width of the average pooling

@@ -7,15 +7,17 @@ import (
 	"math"
 )
 
-// chunkKV keeps entries in stretches of neighbours, ranked by the mean score that
-// an inner metric gives their entries (Liu et al., "ChunkKV", 2025). Budgets stay
-// exact: if the last stretch fits only in part, its first entries are kept.
+// chunkKV keeps entries in chunks of neighbours, ranked by the mean score that an inner
+// metric gives their entries, so that phrases stay whole. Budgets stay exact: if the
+// last chunk fits only in part, its first entries are kept.
+//
+// Liu et al., "ChunkKV", 2025, https://arxiv.org/abs/2502.00299; spec 3.16.
 type chunkKV struct {
 	Metric InnerMetric `json:"metric"`
-	Size   int         `json:"size"` // positions per stretch
+	Size   int         `json:"size"` // positions per chunk
 
 	// Heads says who ranks: "layer", all KV heads together, which then keep the
-	// same stretches as far as their budgets reach, or "each", every head on
+	// same chunks as far as their budgets reach, or "each", every head on
 	// its own.
 	Heads string `json:"heads"`
 }
@@ -75,7 +77,7 @@ func (m chunkKV) Score(ctx context.Context, l *Layer) (Scores, error) {
 
 func finite(v float32) bool { return !math.IsInf(float64(v), 0) && v == v }
 
-// chunkSum adds up the finite scores of a stretch.
+// chunkSum adds up the finite scores of a chunk.
 type chunkSum struct {
 	sum float64
 	n   int
@@ -83,7 +85,7 @@ type chunkSum struct {
 
 func (c chunkSum) mean() float32 { return float32(c.sum / float64(max(1, c.n))) }
 
-// collect sums the scores of each stretch over heads [from,to), by stretch
+// collect sums the scores of each chunk over heads [from,to), by chunk
 // number.
 func (m chunkKV) collect(l *Layer, from, to int, inner Scores) map[int32]chunkSum {
 	sums := map[int32]chunkSum{}

@@ -8,9 +8,11 @@ import (
 	"github.com/lukv/lukv/kernels"
 )
 
-// compactor adds the leverage of an entry's key to the attention that all queries
-// in its chunk of the text, even earlier ones, pay to it (Chari and Van Durme,
-// "Compactor", 2025). It reads every query of the prefill.
+// compactor adds the leverage of an entry's key to the attention that all queries in
+// its chunk of the text, even earlier ones, pay to it. It reads every query of the
+// prefill.
+//
+// Chari and Van Durme, "Compactor", 2025, https://arxiv.org/abs/2507.08143; spec 3.14.
 type compactor struct {
 	Chunk int `json:"chunk"` // tokens that attend to each other
 

@@ -7,10 +7,12 @@ import (
 	"math"
 )
 
-// criticalKV refines an inner metric by what a value adds to the layer's output
-// (Feng et al., "CriticalKV", 2025; spec §3.10): part of a head's budget goes to
-// the best entries of the inner metric, the rest to the best by inner score
-// times output norm. Allocators see the inner scores alone.
+// criticalKV refines an inner metric by what a value adds to the layer's output: part
+// of a head's budget goes to the best entries of the inner metric, the rest to the best
+// by inner score times output norm. Allocators see the inner scores alone.
+//
+// Feng et al., "Identify Critical KV Cache in LLM Inference from an Output Perturbation
+// Perspective", 2025, https://arxiv.org/abs/2502.03805; spec 3.10.
 type criticalKV struct {
 	Metric     InnerMetric `json:"metric"`
 	FirstStage float64     `json:"first_stage"` // share of the budget that the inner scores decide

@@ -2,10 +2,12 @@ package lukv
 
 import "context"
 
-// curKV scores an entry by the squared lengths of its key and value, each
-// relative to the sum over its neighbours: a cheap approximation of the
-// leverage scores by which a CUR decomposition chooses rows (Sengupta et al.,
-// "CurDKV", 2025).
+// curKV scores an entry by the squared lengths of its key and value, each relative to
+// the sum over its neighbours. This cheaply approximates the leverage scores by which a
+// CUR decomposition chooses rows.
+//
+// Sengupta et al., "Value-Guided KV Compression for LLMs via Approximated CUR
+// Decomposition", 2025, https://arxiv.org/abs/2509.15038; spec 3.15.
 type curKV struct {
 	Of    string `json:"of"`    // "product" of both lengths, "mean", "key" or "value"
 	Local int    `json:"local"` // entries compared with each other; 0: all

@@ -13,7 +13,7 @@ import (
 // by position, NaN as -Inf) and projects their importances. importance and
 // scores have one value per position, [T]; neither is kept. Passing the
 // importance as scores gives the curve of a metric that ranks perfectly, which
-// is the ablation without the optimality gap (spec 5.9).
+// is the ablation without the optimality gap (spec 5.8).
 //
 // Errors: lengths that differ, an importance that is negative or not finite.
 func lossCurve(importance, scores []float32, prot Protection) (*solve.Curve, error) {
@@ -65,7 +65,7 @@ func rankOrder(dst []int32, scores []float32, lo, hi int) []int32 {
 // lossCurves builds the loss curves of all heads from importance and scores,
 // [L][K][T]; a nil layer of importance takes no part. parallel runs the heads
 // (see [Layer].Parallel), nil one after another; the result does not depend on
-// it. To solve for capacity alone (spec 5.9), pass the importance as scores.
+// it. To solve for capacity alone (spec 5.8), pass the importance as scores.
 func lossCurves(ctx context.Context, importance, scores [][][]float32, prot Protection, parallel func(n int, fn func(i int))) ([][]*solve.Curve, error) {
 	if len(scores) != len(importance) {
 		return nil, fmt.Errorf("loss curves: scores of %d layers for importance of %d", len(scores), len(importance))

@@ -101,7 +101,7 @@ func (w *QueryWindow) check(q QueryRows, most, next int) error {
 	last := int32(-1)
 	for _, p := range q.Positions {
 		if p <= last || int(p) >= next {
-			return fmt.Errorf("found position %d behind %d, expected them to ascend below %d", p, last, next)
+			return fmt.Errorf("found position %d after %d, expected ascending positions below %d", p, last, next)
 		}
 		last = p
 	}

@@ -506,7 +506,7 @@ func TestDecodeStateComesBack(t *testing.T) {
 		r := newDecodeRun(t, d, 0, 200)
 		require.Equal(t, d.cfg.Prefill, r.pass(20, true, nil), name)
 		if !d.cfg.Prefill {
-			require.Empty(t, r.state.State().Post.Positions, "what the prefill asked is not of the decoding")
+			require.Empty(t, r.state.State().Post.Positions, "the queries of the prefill do not count")
 			require.Empty(t, r.state.State().Pre.Positions)
 		}
 		for step := range 12 {
@@ -537,8 +537,8 @@ func TestDecodeRestoreRefuses(t *testing.T) {
 		{"window", "found -1 passes since the last cut", func(st *DecodeState) { st.Passes = -1 }},
 		{"window", "queries after RoPE: found 7 rows, expected at most 6", func(st *DecodeState) { st.Post.Positions = []int32{1, 2, 3, 4, 5, 6, 7} }},
 		{"window", "queries after RoPE: found 63 values for 2 rows", func(st *DecodeState) { st.Post.Rows = st.Post.Rows[1:] }},
-		{"window", "found position 18 behind 18, expected them to ascend below 20", func(st *DecodeState) { st.Post.Positions[1] = 18 }},
-		{"window", "found position 20 behind 18, expected them to ascend below 20", func(st *DecodeState) { st.Post.Positions[1] = 20 }},
+		{"window", "found position 18 after 18, expected ascending positions below 20", func(st *DecodeState) { st.Post.Positions[1] = 18 }},
+		{"window", "found position 20 after 18, expected ascending positions below 20", func(st *DecodeState) { st.Post.Positions[1] = 20 }},
 		{"window", "queries before RoPE: found 1 rows, expected at most 0", func(st *DecodeState) { st.Pre.Positions = []int32{1} }},
 		{"window", "queries before RoPE: found 1 values for 0 rows", func(st *DecodeState) { st.Pre.Rows = []float32{1} }},
 		{"window", "found accumulated attention, expected none", func(st *DecodeState) { st.Sums = [][]float64{{1}} }},

@@ -7,11 +7,13 @@ import (
 	"slices"
 )
 
-// defensiveKV scores an entry by the most attention that any of the last w
-// queries of any query head of its group pays to it, weighted by what its value
-// adds to the output ("DefensiveKV", 2025; spec §3.11). It goes with the
-// allocator global, pooled over a layer or, in the layer-adaptive form, over
-// the model.
+// defensiveKV scores an entry by the most attention that any of the last w queries of
+// any query head of its group pays to it, weighted by what its value adds to the
+// output: it guards against the worst case, not the mean. It goes with the allocator
+// global, pooled over a layer or, in the layer-adaptive form, over the model.
+//
+// "Taming the Fragility of KV Cache Eviction in LLM Inference", 2025,
+// https://arxiv.org/abs/2510.13334; spec 3.11.
 type defensiveKV struct {
 	Window int `json:"window"` // last queries observed, protected too
 	Kernel int `json:"kernel"` // odd width of the average pooling

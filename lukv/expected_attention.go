@@ -8,9 +8,12 @@ import (
 	"github.com/lukv/lukv/internal/detmath"
 )
 
-// expectedAttention scores an entry by the attention that future queries are
-// expected to pay to it, if they are distributed like the past ones (Devoto et
-// al., "Expected Attention", 2025; spec §3.3).
+// expectedAttention scores an entry by the attention that future queries are expected
+// to pay to it. Future queries are taken to be distributed like the past ones, rotated
+// to the positions to come.
+//
+// Devoto et al., "Expected Attention", 2025, https://arxiv.org/abs/2510.00636; spec
+// 3.3.
 type expectedAttention struct {
 	Future     int     `json:"future"`     // upcoming positions averaged over
 	Sinks      int     `json:"sinks"`      // first entries, always kept

@@ -2,9 +2,11 @@ package lukv
 
 import "context"
 
-// h2o scores an entry by the attention it has accumulated, next to a protected
-// recent window that takes half of the budget (Zhang et al., "H2O", 2023; spec
-// §3.6).
+// h2o scores an entry by the attention that it has accumulated, since a few entries
+// ("heavy hitters") receive most of it. A protected recent window takes half of the
+// budget.
+//
+// Zhang et al., "H2O", 2023, https://arxiv.org/abs/2306.14048; spec 3.6.
 type h2o struct {
 	Window int `json:"window"` // protected recent entries; -1: half of the budget
 }

@@ -6,8 +6,10 @@ import (
 	"math"
 )
 
-// keyDistance scores an entry by the squared distance of its key, with the
-// rotation undone, from the mean over its head.
+// keyDistance scores an entry by the squared distance of its key, with the rotation
+// undone, from the mean over its head: keys near the mean are interchangeable. It is
+// this project's own, a relative of KeyDiff without the rotation and with lengths; spec
+// 3.12.
 type keyDistance struct {
 	// Values multiplies by what the value's deviation from its mean adds to the
 	// outputs, over the query heads of the group together.

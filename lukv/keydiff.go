@@ -6,8 +6,11 @@ import (
 	"math"
 )
 
-// keyDiff keeps the keys that differ most from the mean direction of their
-// head (Park et al., "KeyDiff", 2025; spec §3.2).
+// keyDiff keeps the keys that differ most from the mean direction of their head:
+// similar keys are redundant. It reads no queries, so the ranking does not depend on a
+// question.
+//
+// Park et al., "KeyDiff", 2025, https://arxiv.org/abs/2504.15364; spec 3.2.
 type keyDiff struct {
 	// Block makes it cut back to the budget after every Block entries; 0 scores
 	// all entries at once.

@@ -5,7 +5,11 @@ import (
 	"math"
 )
 
-// kNorm keeps the keys of smallest norm (Devoto et al., 2024; spec §3.9).
+// kNorm keeps the keys of smallest norm, which tend to receive more attention. It reads
+// nothing but the keys.
+//
+// Devoto et al., "A Simple and Effective L2 Norm-Based Strategy for KV Cache
+// Compression", 2024, https://arxiv.org/abs/2406.11430; spec 3.9.
 type kNorm struct{}
 
 // Signed says that scores may be negative.

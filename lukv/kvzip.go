@@ -7,9 +7,11 @@ import (
 	"github.com/lukv/lukv/kernels"
 )
 
-// kvZip scores an entry by the most attention that a repetition of the context
-// pays to it (Kim et al., "KVzip", 2025; spec §3.4). The code that runs the model
-// feeds the repetition, chunk by chunk, on top of the full cache of each layer.
+// kvZip scores an entry by the most attention that a repetition of the context pays to
+// it: what the model needs to reproduce the context is kept. The code that runs the
+// model feeds the repetition, chunk by chunk, on top of the full cache of each layer.
+//
+// Kim et al., "KVzip", 2025, https://arxiv.org/abs/2505.23416; spec 3.4.
 type kvZip struct {
 	Chunk int `json:"chunk"` // tokens repeated at a time
 	Sinks int `json:"sinks"` // first entries that every repetition sees
@@ -59,7 +61,7 @@ type RepeatText struct {
 
 // RepeatScores is what a repetition of the context says about its entries: for
 // every cached entry, the most attention that any query paid to it while repeating
-// the chunk that the entry belongs to (Kim et al., "KVzip", 2025; spec §3.4). The
+// the chunk that the entry belongs to (Kim et al., "KVzip", 2025; spec 3.4). The
 // repetition runs on top of the full cache; its own entries are not kept.
 // Different KV heads may be added to concurrently.
 type RepeatScores struct {

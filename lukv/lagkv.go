@@ -10,9 +10,10 @@ import (
 	"github.com/lukv/lukv/internal/detmath"
 )
 
-// lagKV scores an entry by how unevenly its key and value, channel by channel,
-// lie in the range of the partition that follows (Liang et al., "LagKV", 2025).
-// It reads no attention.
+// lagKV scores an entry by how unevenly its key and value, channel by channel, lie in
+// the range of the partition that follows. It reads no attention.
+//
+// Liang et al., "LagKV", 2025, https://arxiv.org/abs/2504.04704; spec 3.13.
 type lagKV struct {
 	Sinks int `json:"sinks"` // first entries, always kept and in no partition
 	Lag   int `json:"lag"`   // entries per partition; that many at the end are always kept

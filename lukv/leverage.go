@@ -8,11 +8,12 @@ import (
 	"github.com/lukv/lukv/kernels"
 )
 
-// leverage scores an entry by the statistical leverage of its key, with the
-// rotation undone, among the keys of its head (Chari and Van Durme,
-// "Compactor", 2025): how much the others lack the direction in which it
-// points. The scores use the whole matrix; the paper first projects it to fewer
+// leverage scores an entry by the statistical leverage of its key, with the rotation
+// undone, among the keys of its head: how much the others lack the direction in which
+// it points. The scores use the whole matrix; the paper first projects it to fewer
 // dimensions.
+//
+// Chari and Van Durme, "Compactor", 2025, https://arxiv.org/abs/2507.08143; spec 3.14.
 type leverage struct {
 	Ridge float64 `json:"ridge"` // added to the diagonal of the Gram matrix
 }

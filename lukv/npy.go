@@ -194,7 +194,7 @@ func parseNPYHeader(text string) (npyHeader, error) {
 		}
 	}
 	if p.rest != "" {
-		return h, fmt.Errorf("found %.20q behind the dictionary", p.rest)
+		return h, fmt.Errorf("found %.20q after the dictionary", p.rest)
 	}
 	if len(seen) != 3 {
 		return h, fmt.Errorf("found %d keys, expected descr, fortran_order and shape", len(seen))

@@ -2,8 +2,11 @@ package lukv
 
 import "context"
 
-// observed scores an entry by the mean attention it got from the queries that
-// could see it (kvpress; spec §3.6).
+// observed scores an entry by the mean attention that it received from the queries that
+// could see it. Unlike h2o it does not favour entries that more queries could see.
+//
+// The press ObservedAttentionPress of kvpress, https://github.com/NVIDIA/kvpress; spec
+// 3.6.
 type observed struct{}
 
 func (observed) Needs(T, n int) Needs { return Needs{ColumnSums: true} }

@@ -201,7 +201,7 @@ func (b *OutputErrorBuilder) Add(index int, a *AnswerErrors) error {
 
 func (b *OutputErrorBuilder) check(a *AnswerErrors) error {
 	if a.Steps < 0 || a.Tokens < 1 {
-		return fmt.Errorf("%d steps behind a context of %d tokens", a.Steps, a.Tokens)
+		return fmt.Errorf("%d answer steps after a context of %d tokens", a.Steps, a.Tokens)
 	}
 	if len(a.Errors) != len(b.metrics) || len(a.Divergence) != len(b.divergence) {
 		return fmt.Errorf("errors of %d metrics and %d effects, expected %d and %d", len(a.Errors), len(a.Divergence), len(b.metrics), len(b.divergence))

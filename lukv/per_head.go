@@ -9,8 +9,8 @@ import (
 )
 
 // perHead ranks every head with one of several metrics: the one that a profile of
-// output errors names for the ratio. Only entries that all of them protect are
-// protected; what one protects beyond those it ranks first.
+// output errors names for the ratio (spec 5.9). Only entries that all of them protect
+// are protected; the others that a head's metric protects rank first in it.
 type perHead struct {
 	Metrics []InnerMetric `json:"metrics"`
 

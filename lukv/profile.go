@@ -24,7 +24,7 @@ const (
 	ObjectiveUtility = "utility"
 
 	// ObjectiveCapacity is the oracle importance lost if the metric ranked
-	// perfectly (spec 5.9).
+	// perfectly (spec 5.8).
 	ObjectiveCapacity = "capacity"
 
 	// ObjectiveOutputError is the squared error of each head's output on the steps

@@ -467,7 +467,7 @@ func TestNPY(t *testing.T) {
 		`{'descr': '<f8', 'fortran_order': False, 'shape': (99999,99999)}`:  "at most",
 		`{'descr': '<f8', 'fortran_order': False, 'shape': (99999999999,)}`: "at most 31 bits",
 		`{'descr': '<f8', 'fortran_order': False, 'shape': (-1,)}`:          "dimension",
-		`{'descr': '<f8', 'fortran_order': False, 'shape': (1,)} x`:         "behind the dictionary",
+		`{'descr': '<f8', 'fortran_order': False, 'shape': (1,)} x`:         "after the dictionary",
 		`{'descr': '<f8', 'fortran_order': False, 'shape': (2,)}`:           "0 bytes of data for shape [2] of <f8, expected 16",
 		`{'descr': '<f8`: "without end",
 		``:               "expected \"{\"",

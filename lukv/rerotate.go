@@ -10,7 +10,7 @@ import (
 // the half-split layout, moves from position positions[i] to position i. The
 // sequence continues at position n. Rotations compose, so the cached keys
 // suffice; a scale on them (yarn) stays as it is. invFreq holds the effective
-// frequencies, [D/2] (spec §3.8). Only for heads that all hold the same number
+// frequencies, [D/2] (spec 3.8). Only for heads that all hold the same number
 // of entries, as after StreamingLLM or any uniform budget.
 func Rerotate(keys []float32, positions []int32, invFreq []float64) error {
 	half := len(invFreq)

@@ -7,8 +7,10 @@ import (
 	"slices"
 )
 
-// snapKV scores an entry by the attention that the last w queries pay to it,
-// smoothed along positions (Li et al., "SnapKV", 2024; spec §3.1).
+// snapKV scores an entry by the mean attention that the last w queries pay to it.
+// Pooling along positions keeps neighbours of an important entry, too.
+//
+// Li et al., "SnapKV", 2024, https://arxiv.org/abs/2404.14469; spec 3.1.
 type snapKV struct {
 	Window       int    `json:"window"`        // last queries observed, protected too
 	Kernel       int    `json:"kernel"`        // odd width of the pooling

@@ -2,8 +2,11 @@ package lukv
 
 import "context"
 
-// streamingLLM keeps the first s entries and the newest ones (Xiao et al.,
-// "Efficient Streaming Language Models with Attention Sinks", 2023; spec §3.8).
+// streamingLLM keeps the first entries, to which models attend whatever they hold
+// ("sinks"), and the newest ones. The scores depend on the position alone.
+//
+// Xiao et al., "Efficient Streaming Language Models with Attention Sinks", 2023,
+// https://arxiv.org/abs/2309.17453; spec 3.8.
 type streamingLLM struct {
 	Sinks int `json:"sinks"`
 

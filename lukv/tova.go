@@ -6,8 +6,12 @@ import (
 	"slices"
 )
 
-// tova keeps what the newest query attends to, one set for all heads of a
-// layer (Oren et al., "Transformers are Multi-State RNNs", 2024; spec §3.7).
+// tova keeps the entries that the newest query attends to most. All heads of a layer
+// share the ranking, so that the layer holds one set of tokens, like the state of a
+// recurrent network.
+//
+// Oren et al., "Transformers are Multi-State RNNs", 2024,
+// https://arxiv.org/abs/2401.06104; spec 3.7.
 type tova struct {
 	Window int `json:"window"` // newest entries protected: 1, or 0 as in the original
 }

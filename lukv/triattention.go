@@ -7,9 +7,10 @@ import (
 )
 
 // triAttention scores an entry by the attention that the centre of the unrotated
-// queries would pay to it from future distances, plus its key's length weighted
-// by how far queries stray from their centre (Mao et al., "TriAttention", 2026).
-// It is meant for compressing while decoding.
+// queries would pay to it from future distances, plus its key's length weighted by how
+// far queries stray from their centre. It is meant for compressing while decoding.
+//
+// Mao et al., "TriAttention", 2026; spec 3.17.
 type triAttention struct {
 	// Future is the number of future distances 1, 2, 4, … that are averaged.
 	Future int `json:"future"`

@@ -559,7 +559,7 @@ func (j *prefillJob) finish(ctx context.Context) error {
 
 // renumber gives the remaining entries the positions 0, 1, …, rotating their
 // keys accordingly, and returns the position after them, where the sequence
-// continues (spec §3.8, option rerotate). next is that position before the call.
+// continues (spec 3.8, option rerotate). next is that position before the call.
 func (s *Session) renumber(next int) (int, error) {
 	c := s.m.cfg
 	var keys, values []float32

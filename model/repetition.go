@@ -11,7 +11,7 @@ import (
 )
 
 // A repetition feeds the context again, chunk by chunk, for metrics that score
-// its entries by the attention of a text that repeats them (spec §3.4). It
+// its entries by the attention of a text that repeats them (spec 3.4). It
 // accompanies a layer-by-layer prefill: when a layer has the whole context, the
 // repetition passes through it and sees its full cache, and its own entries are
 // removed before the layer is cut. Peak and budgets are as for any other metric;

@@ -25,7 +25,7 @@ type demoCmd struct {
 }
 
 func (demoCmd) Help() string {
-	return `Loads the embedded model, measures a profile of it, removes 80 % of the cache of long contexts before their questions are known, and asks the questions: with the full cache, and with one metric under four allocators: uniform, AdaKV, LU-KV as published, and LU-KV with a profile of output errors (docs/specification.md, 5.10).
+	return `Loads the embedded model, measures a profile of it, removes 80 % of the cache of long contexts before their questions are known, and asks the questions: with the full cache, and with one metric under four allocators: uniform, AdaKV, LU-KV as published, and LU-KV with a profile of output errors (docs/specification.md, 5.9).
 
 The questions were never trained on, and the profile is measured on other texts. docs/results.md has the results for all metrics and ratios.
 

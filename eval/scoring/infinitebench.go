@@ -159,9 +159,9 @@ func lastLetter(text, last string) string {
 	return ""
 }
 
-// behind returns what follows the first of the phrases that the text contains,
+// after returns what follows the first of the phrases that the text contains,
 // less one character.
-func behind(text string, phrases []string) (rest string, ok bool) {
+func after(text string, phrases []string) (rest string, ok bool) {
 	for _, p := range phrases {
 		if i := strings.Index(text, p); i >= 0 {
 			rest = text[i+len(p):]
@@ -217,7 +217,7 @@ func choice(text string, it *Reference, official bool) float64 {
 		return 1
 	}
 	text = plain(text, "\n", "\"", "'", ".", ",", "?", "!", "{", "}")
-	if rest, ok := behind(text, []string{"answer is:", "answer:", "answer is", "option is"}); ok {
+	if rest, ok := after(text, []string{"answer is:", "answer:", "answer is", "option is"}); ok {
 		return right(beginsWith(rest, either))
 	}
 	for _, w := range strings.FieldsFunc(text, isSpace) {
@@ -247,7 +247,7 @@ func faultyFunction(text string, it *Reference, official bool) float64 {
 	if !official && beginsWith(text, either) {
 		return 1
 	}
-	rest, _ := behind(text, []string{"answer is:", "is:", "answer:"}) // these also match within longer phrases
+	rest, _ := after(text, []string{"answer is:", "is:", "answer:"}) // these also match within longer phrases
 	return right(rest != "" && beginsWith(rest, either))
 }
 

@@ -262,8 +262,8 @@ func predicted(ctx context.Context, s *model.Session, rest []int32) ([]float64, 
 func continuationFigure(o *ContinuationOptions, full []float64, extra [][][]float64) report.Figure {
 	n := len(full)
 	mean, _ := blockMean(full)
-	f := report.Figure{ID: "continuation", Title: "Loss of the text behind a compressed context", X: "fraction removed", Y: "more nats per token than the full cache",
-		Subtitle: fmt.Sprintf("%d tokens in %d pieces behind contexts of %d; the full cache: %.4f nats, perplexity %.2f", n, n/o.Tokens, o.Prefix, mean, math.Exp(mean))}
+	f := report.Figure{ID: "continuation", Title: "Loss of the text after a compressed context", X: "fraction removed", Y: "more nats per token than the full cache",
+		Subtitle: fmt.Sprintf("%d tokens in %d pieces after contexts of %d; the full cache: %.4f nats, perplexity %.2f", n, n/o.Tokens, o.Prefix, mean, math.Exp(mean))}
 	note := "Mean of -ln p, paired token by token. Bounds are 95 % from means of " + strconv.Itoa(continuationBlock) + " tokens; up to four lines have them as bands, the data have all."
 	for i, s := range o.Shapes {
 		l := report.Line{Name: s.Name}

@@ -114,7 +114,7 @@ func (o *CostOptions) check(m *model.Model) error {
 			return fmt.Errorf("a context of %d tokens: expected at least 1", n)
 		}
 		if most := s.MaxTokens() - 1 - decoded; n > most {
-			return fmt.Errorf("a context of %d tokens: %w: with the %d tokens behind it, it exceeds %d; the largest length is %d",
+			return fmt.Errorf("a context of %d tokens: %w: with the %d tokens after it, it exceeds %d; the largest length is %d",
 				n, model.ErrContextFull, 1+decoded, s.MaxTokens(), max(0, most))
 		}
 	}
@@ -128,7 +128,7 @@ func (o *CostOptions) figures() []report.Figure {
 			Note: "The cache's bytes when they were most, while the context was read. Methods whose budgets are known beforehand cut each layer as soon as it is done."},
 		{ID: "memory", Title: "Cache after compression", X: "context (tokens)", Y: "MiB", Note: "What answers are decoded from."},
 		{ID: "first-token", Title: "Time to the first token", X: "context (tokens)", Y: "seconds",
-			Note: "Prefill, scoring, eviction and one token behind the context. Loading and tokenizing do not count."},
+			Note: "Prefill, scoring, eviction and one token after the context. Loading and tokenizing do not count."},
 		{ID: "decoding", Title: "Time per token after that", X: "context (tokens)", Y: "milliseconds", Note: fmt.Sprintf("Mean of %d tokens; a shorter cache is read faster.", decoded)},
 	}
 	for i := range all {
