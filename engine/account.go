@@ -43,11 +43,15 @@ func (a *account) take(n int64) error {
 	if n > a.limit {
 		return &MemoryError{Needed: n, Limit: a.limit}
 	}
-	if used := a.used.Add(n); used > a.limit {
-		a.used.Add(-n)
-		return &MemoryError{Needed: n, InUse: max(1, used-n), Limit: a.limit}
+	for {
+		used := a.used.Load()
+		if n > a.limit-used {
+			return &MemoryError{Needed: n, InUse: used, Limit: a.limit}
+		}
+		if a.used.CompareAndSwap(used, used+n) {
+			return nil
+		}
 	}
-	return nil
 }
 
 // give gives n bytes back.

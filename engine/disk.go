@@ -336,16 +336,16 @@ func (d *disk) has(label string, tokens []int32) int {
 // forget removes the files of prompts that begin with the given tokens.
 func (d *disk) forget(label string, tokens []int32) {
 	if tree := d.trees[label]; tree != nil {
-		for _, f := range tree.behind(tokens) {
+		for _, f := range tree.extensions(tokens) {
 			d.remove(f)
 		}
 	}
 }
 
-// read loads a file and meanwhile reads a question behind it, if there is one. It returns
-// the session as the file has it, and another behind the question. Each is nil where there
-// is none: the second if just the question could not be read, the first if the session
-// behind the question cannot go back. The caller closes both.
+// read loads a file and meanwhile prefills a question that follows it, if one is given. It
+// returns the session as the file has it, and another after the question. The second is nil
+// if only the prefill of the question failed, the first if the session after the question
+// cannot be truncated. The caller closes both.
 func (d *disk) read(ctx context.Context, f *stored, m *model.Model, o model.SessionOptions, question []int32) (saved, asked *model.Session, err error) {
 	file, size, err := inputfile.OpenSized(filepath.Join(d.dir, f.name))
 	if err != nil {
@@ -360,7 +360,7 @@ func (d *disk) read(ctx context.Context, f *stored, m *model.Model, o model.Sess
 	}
 	if s == nil {
 		return nil, nil, err
-	} // otherwise at most the question failed: whoever asked reads it again, and fails alone
+	} // otherwise at most the question failed: its request prefills it again, and fails alone
 	n, tokens := len(f.tokens), s.Tokens()
 	if len(tokens) < n || !slices.Equal(tokens[:n], f.tokens) {
 		s.Close()

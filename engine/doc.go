@@ -1,4 +1,4 @@
-// Package engine answers many requests to one model at once. It owns their sessions and
+// Package engine decodes many requests to one model at once. It owns their sessions and
 // runs them as one batch, so that the weights are read once per step for all of them. A
 // service built on it needs no scheduling, sampling or memory accounting of its own.
 //
@@ -11,13 +11,17 @@
 //
 // # Steps
 //
-// One goroutine works in steps. A step is a pass over the weights in which every
-// answer in progress takes its next token and prompts take a chunk. The chunk has as
-// many tokens as fit into the time that may pass between two tokens of an answer
-// ([Options.Latency]), but at least a few, so that prompts never starve. A prompt that a
-// policy compresses is computed layer by layer and advances between the passes, under
-// the same limit, as is what recomputes an answer that lost its cache (see below). Tokens
-// are drawn for all answers of a step in parallel.
+// One goroutine works in steps. A step is a pass over the weights in which every answer in
+// progress takes its next token and prompts take a chunk. The chunk has as many tokens as
+// fit into the time that may pass between two tokens of an answer ([Options.Latency]), but
+// at least a few, so that prompts never starve. A prompt that a policy compresses is
+// computed layer by layer and advances between the passes, under the same limit, as does
+// the recomputation of an answer that lost its cache (see below). Tokens are drawn for all
+// answers of a step in parallel.
+//
+// Masks ([Request.Mask]) are computed beside the steps: a goroutine of the request computes
+// the mask for the next token during the pass for the last one. If it takes longer than the
+// pass, only the answers of this request wait for it.
 //
 // # Lookup decoding
 //
@@ -28,33 +32,37 @@
 //
 // # Memory
 //
-// The most memory that a request can take follows from its lengths and its policy (see
+// The most cache that a request can take follows from its lengths and its policy (see
 // model.CacheNeed). It is admitted when that much fits into [Options.MaxBytes] alongside
 // all others. A request that can never fit is refused at once with the numbers
 // ([TooLargeError]); one that does not fit yet waits in a queue that is bounded and fair
-// between clients. An answer without a bound on its length takes room as it grows; if
-// there is none left, the last request admitted gives up its cache and is recomputed
-// later.
+// between clients. An answer without a bound on its length takes room as it grows; if none
+// is left, the last request admitted gives up its cache and is recomputed later. So is a
+// request that pauses because its events are not read, if others wait for its place or its
+// bytes.
+//
+// The other memory of requests (prompts, answers, logits, samplers, unread events) has a
+// bound of its own ([Options.RequestBytes], [MemoryError]), which is checked by Submit.
 //
 // # Prefixes
 //
-// Sessions of finished prompts are kept as long as there is room and serve requests that
-// begin with the same tokens and have the same policy ([Options.PrefixCacheBytes];
-// [Options.OnPrefix] is told of each). With [Options.Store] they are also kept in files,
-// for the next engine on the same model; the prompt of a request with
+// Sessions stay in the prefix cache after their prefill as long as there is room, and serve
+// requests that begin with the same tokens and have the same policy
+// ([Options.PrefixCacheBytes]; [Options.OnPrefix] is told of each). With [Options.Store]
+// they also go to files, for the next engine on the same model; the prompt of a request with
 // [Request.PromptOnly] is on disk when the request ends. Files have checksums and appear
 // only when they are complete; a damaged one is removed and recomputed.
 //
 // # The promise
 //
-// An answer is a function of request, model and seed alone, to the bit: it does
-// not depend on neighbours, order of arrival, preemption or what was kept. This
-// follows from the model's promise that the bits of logits do not depend on how
-// tokens are grouped into passes, and from giving every choice its own random stream.
+// An answer is a function of request, model and seed alone, to the bit: it does not depend
+// on neighbours, order of arrival, preemption or the prefix cache. This follows from the
+// model's promise that the bits of logits do not depend on how tokens are grouped into
+// passes, and from giving every choice its own random stream.
 //
 // # Concurrency
 //
 // An Engine may be used by any number of goroutines. A [Stream] belongs to one at a
-// time. A slow reader holds up only its own answer. The model must outlive the engine.
-// Others may use it too, but their use is not accounted for.
+// time. A slow reader delays only its own answer. The model must outlive the engine.
+// Others may use the model, too, but their use is not accounted for.
 package engine

@@ -31,8 +31,8 @@ type Options struct {
 	PrefixCacheBytes int64
 
 	// Store, if not empty, is a folder in which prompts outlive the engine: those of
-	// requests with PromptOnly, before these end; compressed contexts, once they have
-	// been read; and what is in memory when the engine is closed. Each model takes at
+	// requests with PromptOnly, before these end; compressed contexts, after their prefill;
+	// and the prefix cache when the engine is closed. Each model takes at
 	// most StoreBytes (0: no bound), and its least recently used files are removed
 	// first. A damaged file affects nothing else. The folder is created if it does not
 	// exist; engines of several models may share it, two on the same model may not.
@@ -53,9 +53,9 @@ type Options struct {
 	MaxQueue       int
 	MaxQueueTokens int
 
-	// Latency is the time that may pass between two tokens of an answer while other
-	// prompts are read, default 100 ms. Prompts get the time that the answers leave,
-	// but at least a little. It does not change answers.
+	// Latency is the time that may pass between two tokens of an answer during the prefill
+	// of other prompts, default 100 ms. Prefill gets the time that decoding leaves, but at
+	// least a little. It does not change answers.
 	Latency time.Duration
 
 	// MaxTokens bounds the prompt and answer of a request together; both its default
@@ -102,11 +102,11 @@ func (o Options) withDefaults(positions int) (Options, error) {
 	}
 	switch {
 	case o.MaxTokens < 1 || o.MaxTokens > positions:
-		return o, fmt.Errorf("at most %d tokens, want 1 to %d", o.MaxTokens, positions)
+		return o, fmt.Errorf("a limit of %d tokens, expected 1 to %d", o.MaxTokens, positions)
 	case o.MaxBytes < 0:
-		return o, fmt.Errorf("a limit of %d bytes, want 0 or more", o.MaxBytes)
+		return o, fmt.Errorf("a limit of %d bytes, expected 0 or more", o.MaxBytes)
 	case o.StoreBytes < 0:
-		return o, fmt.Errorf("a store of %d bytes, want 0 or more", o.StoreBytes)
+		return o, fmt.Errorf("a store of %d bytes, expected 0 or more", o.StoreBytes)
 	case o.RequestBytes < 0:
 		return o, fmt.Errorf("a bound of %d bytes on requests, expected 0 or more", o.RequestBytes)
 	case o.StoreBytes > 0 && o.Store == "":
@@ -114,11 +114,11 @@ func (o Options) withDefaults(positions int) (Options, error) {
 	case o.PrefixCacheBytes < -1:
 		return o, fmt.Errorf("a prefix cache of %d bytes, expected -1 or more", o.PrefixCacheBytes)
 	case o.MaxRunning < 1 || o.MaxRunning > MostRunning:
-		return o, fmt.Errorf("%d answers at once, want 1 to %d", o.MaxRunning, MostRunning)
+		return o, fmt.Errorf("%d answers at once, expected 1 to %d", o.MaxRunning, MostRunning)
 	case o.MaxQueue < 1 || o.MaxQueueTokens < 1:
-		return o, fmt.Errorf("a queue of %d requests of %d tokens, want 1 or more", o.MaxQueue, o.MaxQueueTokens)
+		return o, fmt.Errorf("a queue of %d requests of %d tokens, expected 1 or more", o.MaxQueue, o.MaxQueueTokens)
 	case o.Latency < 0:
-		return o, fmt.Errorf("a latency of %v, want more than 0", o.Latency)
+		return o, fmt.Errorf("a latency of %v, expected more than 0", o.Latency)
 	}
 	return o, nil
 }
@@ -492,9 +492,9 @@ func (e *Engine) finish(j *job, err error) {
 	u := &j.stream.usage
 	if !j.began.IsZero() {
 		u.Prompt, u.Cached = len(j.req.Prompt), j.stream.Cached()
-		u.Queued, u.Reading = j.began.Sub(j.arrived), now.Sub(j.began)
+		u.Queued, u.Prefill = j.began.Sub(j.arrived), now.Sub(j.began)
 		if !j.isRead.IsZero() {
-			u.Reading, u.Answering = j.isRead.Sub(j.began), now.Sub(j.isRead)
+			u.Prefill, u.Decoding = j.isRead.Sub(j.began), now.Sub(j.isRead)
 		}
 		for _, c := range j.choices {
 			u.Generated += c.drawn

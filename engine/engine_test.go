@@ -304,15 +304,15 @@ func equal(a, b *outcome) bool {
 func TestPreemption(t *testing.T) {
 	m := openModel(t)
 	tokens, _ := prompts(t, m, 3)
+	const prompt, limit = 250, 850 // the answers grow twice
 	var requests []Request
 	for i := range 3 {
-		long := slices.Concat(tokens[i], tokens[0], tokens[1], tokens[2], tokens[0], tokens[1], tokens[2], tokens[0])
-		require.Greater(t, len(long), 1450)
-		requests = append(requests, Request{Prompt: long[:1450+i], Sampling: model.Sampling{IgnoreEOS: true, Temperature: 1, Seed: uint64(i), LogProbs: true}})
+		long := slices.Concat(tokens[i], tokens[0], tokens[1])
+		requests = append(requests, Request{Prompt: long[:prompt+i], Sampling: model.Sampling{IgnoreEOS: true, Temperature: 1, Seed: uint64(i), LogProbs: true}})
 	}
-	need, err := m.CacheNeed(model.SessionOptions{}, model.Lengths{Rest: m.Config().MaxPositions})
+	need, err := m.CacheNeed(model.SessionOptions{}, model.Lengths{Rest: limit})
 	require.NoError(t, err)
-	e := newEngine(t, m, Options{MaxBytes: 13 * need.Peak / 5})
+	e := newEngine(t, m, Options{MaxBytes: 13 * need.Peak / 5, MaxTokens: limit})
 	var streams []*Stream
 	for _, r := range requests {
 		s, err := e.Submit(within(t), r)
@@ -323,7 +323,9 @@ func TestPreemption(t *testing.T) {
 	for i, s := range streams {
 		wg.Go(func() {
 			got := collect(t, s, 1)
-			if want := alone(t, m, requests[i]); !equal(got, want) {
+			r := requests[i]
+			r.Sampling.MaxTokens = limit - len(r.Prompt)
+			if want := alone(t, m, r); !equal(got, want) {
 				t.Errorf("request %d differs from its run alone", i)
 			}
 			if got.finish[0] != model.FinishLength {
@@ -1031,11 +1033,15 @@ func TestPromptBelongsToTheCaller(t *testing.T) {
 func TestReplaysAreLimited(t *testing.T) {
 	m := openModel(t)
 	tokens, _ := prompts(t, m, 1)
+	most := 0
+	verifyWith(t, func(e *Engine) {
+		verify(e)
+		most = max(most, e.replayed)
+	})
 	e := newEngine(t, m, Options{PrefixCacheBytes: -1})
 	o := model.Sampling{MaxTokens: 120, IgnoreEOS: true, Temperature: 1, LogProbs: true}
 	r := Request{Prompt: tokens[0][:40], Choices: 12, Sampling: o}
 	want := alone(t, m, r)
-	most := 0
 	lose := sync.OnceFunc(func() { e.post(func() { preemptLast(e) }) })
 	r.Mask = func(_ context.Context, choice int, answer []int32) ([]uint64, error) {
 		if choice == 0 && len(answer) == 100 {
@@ -1043,10 +1049,7 @@ func TestReplaysAreLimited(t *testing.T) {
 		}
 		return nil, nil
 	}
-	other, err := e.Submit(within(t), Request{Prompt: tokens[0][:20], Sampling: model.Sampling{MaxTokens: 400, IgnoreEOS: true}, Mask: func(context.Context, int, []int32) ([]uint64, error) {
-		most = max(most, e.replayed) // the loop waits for this
-		return nil, nil
-	}})
+	other, err := e.Submit(within(t), Request{Prompt: tokens[0][:20], Sampling: model.Sampling{MaxTokens: 400, IgnoreEOS: true}})
 	require.NoError(t, err)
 	s, err := e.Submit(within(t), r)
 	require.NoError(t, err)
@@ -1055,6 +1058,7 @@ func TestReplaysAreLimited(t *testing.T) {
 	require.True(t, equal(collect(t, s, r.Choices), want))
 	wg.Wait()
 	require.EqualValues(t, 1, e.Stats().Preempted)
+	require.NoError(t, e.Close()) // the engine's goroutine writes most
 	require.Positive(t, most)
 	require.LessOrEqual(t, most, e.chunk)
 }

@@ -247,7 +247,7 @@ func (st *prefixCache) remove(en *entry) {
 // forget removes the sessions of prompts that begin with the given tokens.
 func (st *prefixCache) forget(label string, tokens []int32) {
 	if tree := st.trees[label]; tree != nil {
-		for _, en := range tree.behind(tokens) {
+		for _, en := range tree.extensions(tokens) {
 			st.remove(en)
 		}
 	}

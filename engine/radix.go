@@ -117,8 +117,8 @@ func (t *radixTree[V]) along(tokens []int32) (values []V) {
 	return values
 }
 
-// behind returns the values whose tokens begin with all of the given ones.
-func (t *radixTree[V]) behind(tokens []int32) (values []V) {
+// extensions returns the values whose tokens begin with all of the given ones.
+func (t *radixTree[V]) extensions(tokens []int32) (values []V) {
 	at := &t.root
 	for len(tokens) > 0 {
 		if at = at.children[tokens[0]]; at == nil {

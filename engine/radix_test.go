@@ -54,7 +54,7 @@ func TestPrefixes(t *testing.T) {
 				require.Equal(t, q[:whole], within)
 			}
 			require.ElementsMatch(t, along, tree.along(tokens(q)))
-			require.ElementsMatch(t, behind, tree.behind(tokens(q)))
+			require.ElementsMatch(t, behind, tree.extensions(tokens(q)))
 			require.True(t, slices.IsSortedFunc(tree.along(tokens(q)), func(a, b string) int { return len(a) - len(b) }))
 		}
 	})

@@ -21,7 +21,7 @@ type Request struct {
 	Prompt []int32
 
 	// Policy, if not nil, compresses the first Context tokens of the prompt before the
-	// others are read; 0 < Context <= len(Prompt). Entries of later tokens are not
+	// prefill of the others; 0 < Context <= len(Prompt). Entries of later tokens are not
 	// evicted, unless the policy compresses while decoding.
 	//
 	// The first Protected tokens of the context, such as a system prompt, are not
@@ -38,10 +38,11 @@ type Request struct {
 	Sampling model.Sampling
 
 	// Choices is the number of answers, each with its own random stream; default 1,
-	// at most 128. The prompt is read once.
+	// at most 128. They share one prefill.
 	Choices int
 
-	// Stop lists texts that end an answer; they are part of it only with KeepStop.
+	// Stop lists texts that end an answer, at most 64 KiB together; they are part of it only
+	// with KeepStop.
 	Stop     []string
 	KeepStop bool
 
@@ -61,17 +62,17 @@ type Request struct {
 	// first of them has none.
 	Echo bool
 
-	// PromptOnly reads the prompt, keeps it and generates nothing.
+	// PromptOnly prefills the prompt, adds it to the prefix cache and generates nothing.
 	PromptOnly bool
 
-	// Inspect, if not nil, is called once with the session that has read the prompt,
-	// before the first token is drawn. All answers wait for it. It may look at the
+	// Inspect, if not nil, is called once with the session after the prefill, before the
+	// first token is drawn. The answers of all requests wait for it. It may look at the
 	// cache, but must not change or retain anything.
 	Inspect func(*model.Session)
 
-	// Salt separates what is kept of this request's prompt from that of requests
-	// with another salt: nothing is shared between them, so that nobody learns
-	// from the timing of an answer what others asked.
+	// Salt separates this request's entries of the prefix cache from those of requests
+	// with another salt, so that nobody learns from the timing of an answer which prompts
+	// others have sent.
 	Salt string
 }
 
@@ -115,25 +116,25 @@ func (e *Engine) check(r *Request) error {
 	case len(r.Prompt) == 0:
 		return errors.New("the prompt is empty")
 	case r.Choices < 0 || r.Choices > maxChoices:
-		return fmt.Errorf("%d choices, want 1 to %d", r.Choices, maxChoices)
+		return fmt.Errorf("%d choices, expected 1 to %d", r.Choices, maxChoices)
 	case r.Policy == nil && r.Context != 0:
 		return fmt.Errorf("a context of %d tokens without a policy to compress it", r.Context)
 	case r.Protected != 0 && (r.Protected < 0 || r.Protected >= r.Context):
-		return fmt.Errorf("%d protected tokens, want 0 or more and less than the %d of the context", r.Protected, r.Context)
+		return fmt.Errorf("%d protected tokens, expected 0 or more and less than the %d of the context", r.Protected, r.Context)
 	case r.Policy != nil && (r.Context < 1 || r.Context > len(r.Prompt)):
-		return fmt.Errorf("a context of %d tokens, want 1 to %d, those of the prompt", r.Context, len(r.Prompt))
+		return fmt.Errorf("a context of %d tokens, expected 1 to %d, those of the prompt", r.Context, len(r.Prompt))
 	case len(r.Prompt) > e.o.MaxTokens || r.Sampling.MaxTokens > e.o.MaxTokens-len(r.Prompt):
 		return fmt.Errorf("%w: %d tokens of prompt and %d of answer, there is room for %d",
 			model.ErrContextFull, len(r.Prompt), r.Sampling.MaxTokens, e.o.MaxTokens)
 	}
 	for i, t := range r.Prompt {
 		if t < 0 || int(t) >= c.Vocab {
-			return fmt.Errorf("token %d of the prompt is %d, want 0 to %d", i, t, c.Vocab-1)
+			return fmt.Errorf("token %d of the prompt is %d, expected 0 to %d", i, t, c.Vocab-1)
 		}
 	}
 	for id := range r.Sampling.LogitBias {
 		if int(id) >= c.Vocab {
-			return fmt.Errorf("a logit bias of token %d, want 0 to %d", id, c.Vocab-1)
+			return fmt.Errorf("a logit bias of token %d, expected 0 to %d", id, c.Vocab-1)
 		}
 	}
 	if e.tok == nil && len(r.Stop) > 0 {

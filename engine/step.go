@@ -391,7 +391,7 @@ func (c *choice) draw() {
 	}
 }
 
-// drawOne draws a token and adds its event. It reports whether the answer goes on.
+// drawOne draws a token and adds its event. It reports whether the answer continues.
 func (c *choice) drawOne() bool {
 	j := c.j
 	o := &j.req.Sampling

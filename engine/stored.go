@@ -334,10 +334,9 @@ func (e *Engine) named(r Request) (*job, error) {
 	return j, j.name()
 }
 
-// Forget forgets what is kept of a request's prompt, in memory and on disk, under its
-// policy and salt, and of all prompts that continue it. Protected tokens, which are kept
-// like a prompt of their own, stay. It does not wait for requests in progress, which may
-// keep it again.
+// Forget removes a request's prompt, and all prompts that continue it, from the prefix cache
+// and the store, under its policy and salt. Protected tokens, which have an entry of their
+// own, stay. It does not wait for requests in progress, which may add the prompt again.
 func (e *Engine) Forget(r Request) error {
 	j, err := e.named(r)
 	if err != nil {

@@ -33,15 +33,14 @@ type Event struct {
 // Usage counts the tokens of a request.
 type Usage struct {
 	Prompt    int // tokens of the prompt
-	Cached    int // of these, kept from an earlier request
+	Cached    int // of these, found in the prefix cache
 	Generated int // over all choices, including those that ended answers
 
-	// How long the request waited, how long reading its prompt took, and how long
-	// answering.
-	Queued, Reading, Answering time.Duration
+	// How long the request waited, and how long its prefill and its decoding took.
+	Queued, Prefill, Decoding time.Duration
 }
 
-// CacheUse is what the cache of a request's prompt holds.
+// CacheUse is the size of the KV cache of a request's prompt.
 type CacheUse struct {
 	Entries, FullEntries int64 // held, and without compression
 	Bytes, FullBytes     int64
@@ -58,7 +57,7 @@ type Stream struct {
 
 	prompt  int          // in tokens
 	reached atomic.Int64 // of these, read so far
-	cached  atomic.Int64 // of these, kept from an earlier request
+	cached  atomic.Int64 // of these, found in the prefix cache
 
 	usage Usage    // set when the request is over
 	cache CacheUse // likewise
@@ -71,7 +70,7 @@ const streamRoom = 128
 func (s *Stream) ID() string { return s.id }
 
 // Next returns the next event, io.EOF after the last, or the error of a request that
-// failed. When ctx is done it returns the cause; the request goes on.
+// failed. When ctx is done it returns the cause; the request continues.
 func (s *Stream) Next(ctx context.Context) (Event, error) {
 	select {
 	case e := <-s.events:
@@ -122,13 +121,14 @@ func (s *Stream) Events() iter.Seq2[Event, error] {
 	}
 }
 
-// Progress returns the fraction of the prompt read so far, 0 to 1. It never decreases.
+// Progress returns the fraction of the prompt that has been prefilled, 0 to 1. It never
+// decreases.
 func (s *Stream) Progress() float64 {
 	return float64(s.reached.Load()) / float64(s.prompt)
 }
 
-// Cached returns the number of prompt tokens that were kept from an earlier request, as
-// far as is known: 0 while the request waits.
+// Cached returns the number of prompt tokens that were found in the prefix cache; 0 while
+// the request waits.
 func (s *Stream) Cached() int { return int(s.cached.Load()) }
 
 // Close cancels the request, if it is not over, and waits until its memory is
@@ -144,8 +144,8 @@ func (s *Stream) Usage() Usage {
 	return s.usage
 }
 
-// Cache returns what the cache held once the prompt had been read; zero if it never
-// was. It waits for the end of the request.
+// Cache returns the size of the KV cache after the prefill, zero if it was not completed. It
+// waits for the end of the request.
 func (s *Stream) Cache() CacheUse {
 	<-s.done
 	return s.cache

@@ -284,9 +284,22 @@ func (m *Model) Tokenizer() (*tokenizer.Tokenizer, error) {
 			m.tokErr = fmt.Errorf("model made in memory has no tokenizer")
 			return
 		}
-		m.tok, m.tokErr = tokenizer.Load(m.source)
+		if m.tok, m.tokErr = tokenizer.Load(m.source); m.tokErr == nil {
+			m.tokErr = m.checkAround(m.tok)
+		}
 	})
 	return m.tok, m.tokErr
+}
+
+// checkAround refuses a tokenizer that puts tokens around texts which the model has no
+// embedding for: every prompt would fail.
+func (m *Model) checkAround(tok *tokenizer.Tokenizer) error {
+	for _, id := range tok.Encode("", tokenizer.EncodeOptions{AddSpecial: true}) {
+		if int(id) >= m.cfg.Vocab {
+			return fmt.Errorf("tokenizer: found token %d around texts, expected one of the model's vocabulary of %d", id, m.cfg.Vocab)
+		}
+	}
+	return nil
 }
 
 // Close releases the weights. It waits for computations in progress; their

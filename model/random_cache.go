@@ -37,8 +37,8 @@ func (s *Session) fill(n int, seed uint64) error {
 	if err := s.ready(); err != nil {
 		return err
 	}
-	if n < 1 {
-		return errors.New("want at least 1")
+	if most := s.opts.MaxTokens - s.pos; n < 1 || n > most {
+		return fmt.Errorf("found %d, expected 1 to %d: %w", n, most, ErrContextFull)
 	}
 	if len(s.pending) > 0 {
 		return errors.New("the session has generated tokens that were not fed")

@@ -26,7 +26,7 @@ const (
 	metaModel     = "model"
 	metaDigest    = "digest"    // of the model, see Model.Digest; absent if it was not made
 	metaSession   = "session"   // JSON of savedSession
-	metaPrecision = "precision" // for information
+	metaPrecision = "precision" // of the computation that the entries come from
 	metaLabel     = "label"     // the caller's, absent if there is none
 	metaLogits    = "logits"    // base64 of little-endian float32, absent if there are none
 )
@@ -190,7 +190,7 @@ func (m *Model) LoadSession(ctx context.Context, path string, o SessionOptions) 
 // (a policy that needs a profile must be given again). Compression while decoding
 // that differs from the saved one starts afresh. Unless the session compresses while
 // decoding, its entries may lie in large pages of the system, see LoadHuge of
-// kvcache.Options. A file from another model gives ErrWrongModel, a damaged one an error
+// kvcache.Options. A file from another model, or of another precision, gives ErrWrongModel, a damaged one an error
 // that says so. No memory is held if ctx ends the call.
 func (m *Model) LoadSessionFrom(ctx context.Context, name string, r io.ReaderAt, size int64, o SessionOptions) (*Session, error) {
 	f, err := kvcache.NewFile(name, r, size)
@@ -357,6 +357,9 @@ func (m *Model) made(meta map[string]string) error {
 	}
 	if id := meta[metaModel]; id != have {
 		return fmt.Errorf("%w: made with %s, this is %s", ErrWrongModel, id, have)
+	}
+	if p := Precision(meta[metaPrecision]); p != "" && p != m.precision {
+		return fmt.Errorf("%w: its cache was computed in %s, this model computes in %s", ErrWrongModel, p, m.precision)
 	}
 	if have := m.digest.Load(); have != nil && meta[metaDigest] != "" && meta[metaDigest] != *have {
 		return fmt.Errorf("%w: made with weights %s, these are %s", ErrWrongModel, meta[metaDigest], *have)

@@ -113,8 +113,8 @@ func (t *timing) end(s *engine.Stream) {
 	u := s.Usage()
 	t.m.whole.observe(time.Since(t.start))
 	t.m.queued.observe(u.Queued)
-	t.m.prefill.observe(u.Reading)
-	t.m.decode.observe(u.Answering)
+	t.m.prefill.observe(u.Prefill)
+	t.m.decode.observe(u.Decoding)
 }
 
 // writeMetrics answers a scrape. It takes no lock that a step of an engine holds.

@@ -543,7 +543,7 @@ func TestRefused(t *testing.T) {
 		`false`: "nothing satisfies", `{"enum":[]}`: "nothing satisfies", `{"type":"integer","minimum":3,"maximum":2}`: "nothing satisfies",
 		`{"type":"array","minItems":1,"items":false}`: "nothing satisfies", `{"type":"object","required":["a"],"additionalProperties":false}`: "nothing satisfies",
 		`{"type":"strin"}`: "#/type", `{"type":[]}`: "#/type", `{"minLength":-1}`: "minLength", `{"maxItems":1e99}`: "maxItems", `{"minimum":1e999999}`: "minimum",
-		`[]`: "expected an object", `{"a":1,"a":2}`: "twice", `{`: "EOF", `{} x`: "behind", deep: "deeper",
+		`[]`: "expected an object", `{"a":1,"a":2}`: "twice", `{`: "found the end of the text", `{} x`: "after the value, expected the end", deep: "nested more than 100 deep",
 		`{"enum":["` + strings.Repeat("x", 70000) + `"]}`:                                                        "65536",
 		`{"type":"object","properties":{"` + strings.Repeat("x", 70000) + `":true},"additionalProperties":true}`: "65536",
 	} {

@@ -70,7 +70,7 @@ func rational(v any) (*big.Rat, error) {
 			}
 		}
 	}
-	return nil, fmt.Errorf("found %.30s, expected a number below 1e30 with less than %d digits behind the point", n, maxDigits)
+	return nil, fmt.Errorf("found %.30s, expected a number below 1e30 with less than %d digits after the point", n, maxDigits)
 }
 
 // between returns the rule of numbers between two bounds; nil means none.
@@ -86,7 +86,7 @@ func (c *compiler) between(whole bool, least, most *big.Rat, leastOpen, mostOpen
 		c.positive(start, whole, newLimit(lo, open), newLimit(most, mostOpen))
 	}
 	if least == nil || least.Sign() < 0 {
-		lo, open := zero, true // there is no -0
+		lo, open := zero, true // -0 is excluded
 		if most != nil && most.Sign() < 0 {
 			lo, open = new(big.Rat).Neg(most), mostOpen
 		}
@@ -127,14 +127,14 @@ func (c *compiler) positive(from int32, whole bool, lo, hi *limit) {
 			}
 		}
 	}
-	behind := map[digits]int32{} // the point
+	afterPoint := map[digits]int32{}
 	var fraction func(d digits) int32
 	fraction = func(d digits) int32 {
-		if at, ok := behind[d]; ok {
+		if at, ok := afterPoint[d]; ok {
 			return at
 		}
 		at := c.node(r)
-		behind[d] = at
+		afterPoint[d] = at
 		if d.n > 0 {
 			c.complete(at, end, d, lo, hi)
 		}

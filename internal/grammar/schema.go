@@ -76,7 +76,7 @@ func (s *schemas) fill(r int32, o *object, path string) error {
 			return fmt.Errorf("schema at %s: the keyword %q is not supported", path, k)
 		}
 	}
-	// A keyword that stands for a whole schema must stand alone.
+	// A keyword that replaces a whole schema must be the only one.
 	for _, k := range []string{"$ref", "anyOf", "oneOf", "allOf"} {
 		v, ok := o.values[k]
 		if !ok {

@@ -1,15 +1,14 @@
 package grammar
 
 import (
-	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"math/big"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/lukv/lukv/internal/strictjson"
 )
 
 // object is a JSON object in the order in which it was written.
@@ -20,58 +19,43 @@ type object struct {
 
 // parse reads JSON: nil, bool, json.Number, string, []any, *object.
 func parse(data []byte) (any, error) {
-	dec := json.NewDecoder(bytes.NewReader(data))
-	dec.UseNumber()
-	v, err := parseValue(dec, 0)
-	if err != nil {
-		return nil, err
+	s := strictjson.NewScanner(data, maxNesting)
+	v, err := parseValue(s)
+	if err == nil {
+		err = s.End()
 	}
-	if _, err := dec.Token(); err != io.EOF {
-		return nil, errors.New("there is something behind the value")
-	}
-	return v, nil
+	return v, err
 }
 
-func parseValue(dec *json.Decoder, depth int) (any, error) {
-	if depth > maxNesting {
-		return nil, fmt.Errorf("it is nested deeper than %d", maxNesting)
-	}
-	t, err := dec.Token()
-	if err != nil {
-		return nil, err
-	}
-	switch t {
-	case json.Delim('['):
+func parseValue(s *strictjson.Scanner) (any, error) {
+	switch s.Peek() {
+	case '[':
 		list := []any{}
-		for dec.More() {
-			v, err := parseValue(dec, depth+1)
-			if err != nil {
-				return nil, err
-			}
+		err := s.Array("a list", func(int) error {
+			v, err := parseValue(s)
 			list = append(list, v)
-		}
-		_, err := dec.Token()
+			return err
+		})
 		return list, err
-	case json.Delim('{'):
+	case '{':
 		o := &object{values: map[string]any{}}
-		for dec.More() {
-			k, err := dec.Token()
-			if err != nil {
-				return nil, err
-			}
-			key := k.(string) // it cannot be anything else
-			if _, ok := o.values[key]; ok {
-				return nil, fmt.Errorf("%q is given twice", key)
-			}
-			if o.values[key], err = parseValue(dec, depth+1); err != nil {
-				return nil, err
-			}
+		err := s.Object("an object", func(key string) (err error) {
 			o.keys = append(o.keys, key)
-		}
-		_, err := dec.Token()
+			o.values[key], err = parseValue(s)
+			return err
+		})
 		return o, err
+	case '"':
+		return s.String("a text")
+	case 't', 'f':
+		return s.Bool()
+	case 'n':
+		if s.Null() {
+			return nil, nil
+		}
 	}
-	return t, nil
+	n, err := s.Number()
+	return json.Number(n), err
 }
 
 // quote writes a string as JSON, with no more escapes than necessary.

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
 
+	"github.com/lukv/lukv/internal/testfuzz"
 	"github.com/stretchr/testify/require"
 )
 
@@ -252,4 +254,55 @@ func TestTurns(t *testing.T) {
 	for range cap(ended) {
 		require.ErrorIs(t, <-ended, context.Canceled)
 	}
+}
+
+// FuzzPatternBounds: whatever a pattern and its bounds, compiling it and following it take
+// bounded work and memory, the same for the first answer as for later ones.
+func FuzzPatternBounds(f *testing.F) {
+	f.Add("^[a-c]*[b-z]{3}$", 0, 9, uint64(1))
+	f.Add(`(\p{L}?){200}`, 3, -1, uint64(2))
+	f.Add("^("+isolated(40)+"|a)*$", 1, 50, uint64(3))
+	f.Add(`((a?){30}){30}`, 0, -1, uint64(4))
+	v := letters()
+	f.Fuzz(func(t *testing.T, pattern string, least, most int, seed uint64) {
+		defer testfuzz.Bound(t, len(pattern))()
+		if len(pattern) > 1<<10 {
+			return
+		}
+		bounds := fmt.Sprintf(`,"minLength":%d`, least)
+		if most >= 0 {
+			bounds += fmt.Sprintf(`,"maxLength":%d`, most)
+		}
+		part := Schema([]byte(`{"type":"string","pattern":`+quoted(pattern)+bounds+`}`), true)
+		g, err := Compile(bg, v, part)
+		if err != nil {
+			return
+		}
+		require.LessOrEqual(t, len(g.nodes), maxNodes)
+		follow := func() (work int64, err error) {
+			budget, s, rng := NewBudget(1), g.Start(), rand.New(rand.NewPCG(seed, 2))
+			before := budget.left.Load()
+			for range 6 {
+				mask, some, err := g.Mask(bg, budget, s)
+				require.LessOrEqual(t, g.meter.done, maxWork+maxFrames)
+				if err != nil || !some {
+					return before - budget.left.Load(), err
+				}
+				id := int32(rng.IntN(g.v.size))
+				for mask[id>>6]>>(id&63)&1 == 0 {
+					id = (id + 1) % int32(g.v.size)
+				}
+				if s, err = g.Token(bg, budget, s, id); err != nil {
+					return before - budget.left.Load(), err
+				}
+			}
+			return before - budget.left.Load(), nil
+		}
+		first, err1 := follow()
+		again, err2 := follow()
+		require.Equal(t, first, again)
+		require.Equal(t, err1, err2)
+		require.Less(t, len(g.frames), 8*maxStates)
+		require.Less(t, len(g.states), maxStates)
+	})
 }

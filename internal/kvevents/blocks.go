@@ -23,7 +23,7 @@ func newBlocks() *blocks {
 	return &blocks{held: map[uint64]int{}, prompts: map[[sha256.Size]byte]int{}}
 }
 
-// hashes returns the hash of every whole block of a prompt, which stands for all tokens
+// hashes returns the hash of every whole block of a prompt, which identifies all tokens
 // up to its end and for the label, and a digest of the prompt.
 func hashes(label string, tokens []int32) (list []uint64, all [sha256.Size]byte) {
 	sum := sha256.Sum256([]byte(label))
@@ -74,7 +74,7 @@ func (b *blocks) put(label string, tokens []int32) pack {
 	return p
 }
 
-// remove records that a prompt is no longer kept. It returns an event for the blocks
+// remove records that a prompt has left the prefix cache. It returns an event for the blocks
 // that no other prompt holds; nil if there are none. Prompts that were never put, or not
 // since the last clearing, are ignored.
 func (b *blocks) remove(label string, tokens []int32) pack {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Limits on what is kept for those who read later.
+// Limits on the batches that late readers can replay.
 const (
 	maxQueue       = 4096     // reported prompts that wait to be published
 	maxReplay      = 10000    // batches that can be resent, as in vLLM
@@ -218,7 +218,7 @@ func (p *Publisher) send(topic []byte, event pack) {
 }
 
 // since returns some of the batches sent from a sequence number on, the oldest first;
-// none if there are no newer ones. Batches that are no longer kept are left out.
+// none if none are newer. Batches that have been dropped are left out.
 func (p *Publisher) since(seq uint64) []batch {
 	const some = 64
 	p.mu.Lock()
@@ -366,7 +366,7 @@ func (s *subscriber) subscribe(topic []byte, on bool) bool {
 }
 
 // serveSubscriber sends batches until the peer disconnects. A peer that does not keep
-// up loses the batches that are no longer kept, and can tell from the numbers how many.
+// up loses the batches that have been dropped; their numbers tell how many.
 func (p *Publisher) serveSubscriber(z *conn) {
 	s := &subscriber{wake: make(chan struct{}, 1)}
 	p.mu.Lock()
