@@ -71,7 +71,7 @@ func hasMinima(t tensor.Type) bool {
 // columns of a row, and rows that fill up the last tile of int8TileRows.
 type int8Rows struct {
 	block, cols, stride int
-	mem                 []byte // [rows, padded to whole tiles][stride]
+	mem                 []byte // [rows and those of two more tiles][stride]
 }
 
 const int8TileRows = 6
@@ -86,7 +86,7 @@ func newInt8Rows(block, cols int) int8Rows {
 
 // bytes returns the size of n rows.
 func (r *int8Rows) bytes(n int) int {
-	return (n+int8TileRows-1)/int8TileRows*int8TileRows*r.stride + 4096
+	return (n+2*int8TileRows)*r.stride + 4096 // a tile may begin with any row
 }
 
 // Offsets of the parts of a record.

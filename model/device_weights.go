@@ -217,7 +217,7 @@ func (m *Model) passShape(s runShape) kernels.PassShape {
 		Hidden: c.Hidden, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim, Intermediate: c.Intermediate, Vocab: c.Vocab,
 		Windows: slices.Clone(c.Windows[:len(m.acc.layers)]),
 		// If any product needs unrounded activations, all get them.
-		BF16:  m.precision == PrecisionBF16 && (m.narrowForms|m.innerForms)&kernels.FormF32 == 0,
+		BF16:  m.precision.roundsBF16() && (m.narrowForms|m.innerForms)&kernels.FormF32 == 0,
 		Scale: m.plan[0].attentionScale(),
 		Page:  s.page,
 

@@ -215,20 +215,42 @@ func (st *normStage) Run(lo, hi, worker int) {
 	for i := lo; i < hi; i++ {
 		if h.weight == nil {
 			h.m.cpu.SetOperand(&h.narrow, i, 0, h.x[i*n:(i+1)*n])
-			continue
+		} else {
+			h.m.cpu.RMSNorm(row, h.x[i*n:(i+1)*n], h.weight, h.m.cfg.NormEps)
+			h.m.cpu.SetOperand(&h.narrow, i, 0, row)
 		}
-		h.m.cpu.RMSNorm(row, h.x[i*n:(i+1)*n], h.weight, h.m.cfg.NormEps)
-		h.m.cpu.SetOperand(&h.narrow, i, 0, row)
+		h.m.cpu.RoundOperand(&h.narrow, i, n)
 	}
 }
 
 func (h *hostRun) multiply(src kernels.Activation, add bool, linears []hostLinear) {
 	h.src, h.add, h.linears = h.operand(src), add, linears
+	if src != kernels.ActNorm && h.m.rounds(src) { // rows of the norm are rounded as they are made
+		h.each(h.rows, 4, (*roundStage)(h))
+	}
 	total := 0
 	for i := range linears {
 		total += linears[i].w.Rows
 	}
 	h.share(total, linears[0].w.Cols, (*linearStage)(h))
+}
+
+// rounds reports whether products of an activation read it as 8-bit integers.
+func (m *Model) rounds(src kernels.Activation) bool {
+	if src == kernels.ActMLP {
+		return m.innerForms&integerForms != 0
+	}
+	return m.narrowForms&integerForms != 0
+}
+
+// roundStage makes the integers of rows of the source, whose columns several workers set.
+type roundStage hostRun
+
+func (st *roundStage) Run(lo, hi, _ int) {
+	h := (*hostRun)(st)
+	for i := lo; i < hi; i++ {
+		h.m.cpu.RoundOperand(h.src, i, h.linears[0].w.Cols)
+	}
 }
 
 type linearStage hostRun

@@ -89,6 +89,9 @@ func (h *hostRun) mixture(l *hostDecoder) {
 		}
 		h.strip = stripOf(x.most, l.router.Cols)
 		h.m.pool.RunPieces(total, strip, h.strip, (*expertsInStage)(h))
+		if h.m.rounds(kernels.ActMLP) {
+			h.each(x.assigned(), 4, (*roundExpertsStage)(h))
+		}
 		h.strip = stripOf(x.most, l.experts[0].down.Cols)
 		h.m.pool.RunPieces(h.m.cfg.Hidden, strip, h.strip, (*expertsOutStage)(h))
 	}
@@ -200,6 +203,21 @@ func (st *expertsInStage) Run(lo, hi, worker int) {
 			}
 			from = end
 		}
+	}
+}
+
+// roundExpertsStage makes the integers of the gated products; an item is an assignment.
+type roundExpertsStage hostRun
+
+func (st *roundExpertsStage) Run(lo, hi, _ int) {
+	h := (*hostRun)(st)
+	x, p := h.experts, &h.experts.l.plan.ffn
+	for i := lo; i < hi; i++ {
+		width := p.width
+		if i >= x.starts[p.experts] {
+			width = p.shared
+		}
+		h.m.cpu.RoundOperand(&x.inner, i, width)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/tensor"
 )
 
 func goldenGGUF(t testing.TB) (string, []goldenCase) {
@@ -35,6 +36,84 @@ func TestGoldenGGUF(t *testing.T) {
 	}
 	fmt.Printf("golden GGUF models: %d checks, worst deviation %.2g\n", checks, worst)
 	require.NotZero(t, checks)
+}
+
+// TestGoldenGGUFInt8 holds the loss of 8-bit activations to what they cost by their
+// definition: the Kullback-Leibler divergence from the golden distributions, mean and largest.
+// Bits are the same for every instruction set, number of threads and chunk.
+func TestGoldenGGUFInt8(t *testing.T) {
+	dir, cases := goldenGGUF(t)
+	checks := 0
+	for _, c := range cases {
+		t.Run(c.Name, func(t *testing.T) {
+			var first []float32
+			for _, cpu := range kernels.Variants() {
+				for _, threads := range []int{1, 2} {
+					logits, want, vocab := int8Logits(t, &c, dir, cpu, threads)
+					if first == nil {
+						first = logits
+						mean, most := divergences(want, logits, vocab)
+						require.LessOrEqual(t, mean, 1.5*c.KLMean, "mean divergence")
+						require.LessOrEqual(t, most, 2*c.KLMax, "largest divergence")
+						require.Positive(t, mean, "activations are rounded")
+						checks += len(logits) / vocab
+					}
+					require.Equal(t, first, logits, "%v, %d threads", cpu, threads)
+				}
+			}
+		})
+	}
+	fmt.Printf("golden GGUF models with 8-bit activations: %d checks\n", checks)
+	require.NotZero(t, checks)
+}
+
+// int8Logits returns the logits at the golden positions, and the golden ones. The long prompt
+// is prefilled in chunks that depend on the number of threads.
+func int8Logits(t *testing.T, c *goldenCase, dir string, cpu kernels.CPU, threads int) (got, want []float32, vocab int) {
+	m, err := Open(t.Context(), c.path(dir), WithCPU(cpu), WithThreads(threads))
+	require.NoError(t, err)
+	defer m.Close()
+	require.Equal(t, PrecisionInt8, m.Precision())
+	ref := references(t, filepath.Join(dir, c.Name, "golden.safetensors"))
+	vocab = m.Config().Vocab
+	s, err := m.NewSession(SessionOptions{CacheType: tensor.F32, ChunkTokens: 17 * threads})
+	require.NoError(t, err)
+	got = prefillLogits(t, s, ref["prompt48"].ints)
+	require.NoError(t, s.Close())
+	s, err = m.NewSession(SessionOptions{CacheType: tensor.F32, ChunkTokens: 33 * threads})
+	require.NoError(t, err)
+	all := prefillLogits(t, s, ref["prompt200"].ints)
+	require.NoError(t, s.Close())
+	return append(got, all[len(all)-8*vocab:]...), append(ref["logits48"].floats, ref["logits200_last8"].floats...), vocab
+}
+
+// divergences returns the mean and the largest divergence KL(want ‖ got) of rows of logits.
+func divergences(want, got []float32, vocab int) (mean, most float64) {
+	logProbs := func(row []float32) []float64 {
+		top, sum := math.Inf(-1), 0.0
+		for _, v := range row {
+			top = max(top, float64(v))
+		}
+		out := make([]float64, len(row))
+		for _, v := range row {
+			sum += math.Exp(float64(v) - top)
+		}
+		for i, v := range row {
+			out[i] = float64(v) - top - math.Log(sum)
+		}
+		return out
+	}
+	rows := len(want) / vocab
+	for r := range rows {
+		p, q := logProbs(want[r*vocab:(r+1)*vocab]), logProbs(got[r*vocab:(r+1)*vocab])
+		kl := 0.0
+		for i := range p {
+			kl += math.Exp(p[i]) * (p[i] - q[i])
+		}
+		mean += kl / float64(rows)
+		most = max(most, kl)
+	}
+	return mean, most
 }
 
 // TestGoldenGGUFMalformed: damaged files and those that are not understood are refused by a

@@ -151,13 +151,10 @@ func newModel(ctx context.Context, cfg *Config, w *Weights, opts []Option) (*Mod
 	}
 	switch o.precision {
 	case PrecisionAuto, "":
-		o.precision = PrecisionF32
-		if w.Layers[0].Q.Type == tensor.BF16 {
-			o.precision = PrecisionBF16
-		}
-	case PrecisionBF16, PrecisionF32:
+		o.precision = w.precision()
+	case PrecisionBF16, PrecisionInt8, PrecisionF32:
 	default:
-		return nil, fmt.Errorf("precision %q: want auto, bf16 or f32", o.precision)
+		return nil, fmt.Errorf("precision: found %q, expected auto, bf16, int8 or f32", o.precision)
 	}
 	ropes, err := newRopes(cfg)
 	if err != nil {

@@ -6,28 +6,42 @@ import (
 	"github.com/lukv/lukv/kernels"
 )
 
-// Precision says how activations enter products with bf16 weights.
+// Precision says how activations enter products with weights of bf16 and of blocks of
+// integers.
 type Precision string
 
 const (
-	// PrecisionAuto is bf16 for checkpoints whose weights are bf16, otherwise
-	// f32.
+	// PrecisionAuto is int8 for checkpoints with weights of blocks of integers, bf16 for those
+	// whose weights are bf16, otherwise f32.
 	PrecisionAuto Precision = "auto"
 	// PrecisionBF16 rounds activations to bf16 before products with bf16 weights
 	// or with cached keys and values in bf16; sums are f32. Other weights and
 	// caches are treated as with PrecisionF32.
 	PrecisionBF16 Precision = "bf16"
+	// PrecisionInt8 rounds activations to 8-bit integers, with a scale for every block of 32 or
+	// 256, before products with weights of blocks of integers, whose sums within a block are
+	// then exact. Everything else is as with PrecisionBF16.
+	PrecisionInt8 Precision = "int8"
 	// PrecisionF32 leaves activations as they are.
 	PrecisionF32 Precision = "f32"
 )
 
 // forms returns the forms of activations that products may read.
 func (p Precision) forms() kernels.Forms {
-	if p == PrecisionBF16 {
+	switch p {
+	case PrecisionInt8:
+		return kernels.FormF32 | kernels.FormBF16 | integerForms
+	case PrecisionBF16:
 		return kernels.FormF32 | kernels.FormBF16
 	}
 	return kernels.FormF32
 }
+
+// roundsBF16 reports whether activations are rounded before products with bf16.
+func (p Precision) roundsBF16() bool { return p == PrecisionBF16 || p == PrecisionInt8 }
+
+// integerForms are the forms of activations that are rounded when a row is complete.
+const integerForms = kernels.FormInt8 | kernels.FormInt8x32
 
 // Option configures [Open] and its siblings.
 type Option func(*options)

@@ -24,7 +24,7 @@ type SessionOptions struct {
 	MaxTokens int
 
 	// CacheType is the element type of cached keys and values: F32, F16 or
-	// BF16. The default is F32 with PrecisionF32 and BF16 with PrecisionBF16.
+	// BF16. The default is F32 with PrecisionF32, otherwise BF16.
 	CacheType tensor.Type
 
 	// PageEntries is the page size of the cache in entries (default 64), and
@@ -143,7 +143,7 @@ func (m *Model) newSession(o SessionOptions) (*Session, error) {
 	}
 	if o.CacheType == 0 {
 		o.CacheType = tensor.F32
-		if m.precision == PrecisionBF16 {
+		if m.precision.roundsBF16() {
 			o.CacheType = tensor.BF16
 		}
 	}
@@ -170,7 +170,7 @@ func (s *Session) cacheOptions() kvcache.Options {
 // attentionInBF16 reports whether rotated queries and attention weights are rounded
 // to bf16 for caches of a type, like other operands of products with bf16.
 func (m *Model) attentionInBF16(cache tensor.Type) bool {
-	return m.precision == PrecisionBF16 && cache == tensor.BF16
+	return m.precision.roundsBF16() && cache == tensor.BF16
 }
 
 func (s *Session) attentionInBF16() bool { return s.m.attentionInBF16(s.opts.CacheType) }

@@ -396,6 +396,20 @@ func (w *Weights) Each(f func(name string, t tensor.Tensor)) {
 	}
 }
 
+// precision returns what PrecisionAuto stands for.
+func (w *Weights) precision() Precision {
+	p := PrecisionF32
+	if w.Layers[0].Q.Type == tensor.BF16 {
+		p = PrecisionBF16
+	}
+	w.Each(func(_ string, t tensor.Tensor) {
+		if t.Type.Quantised() {
+			p = PrecisionInt8
+		}
+	})
+	return p
+}
+
 // tied reports whether Head is the same memory as Embed.
 func (w *Weights) tied() bool {
 	return unsafe.SliceData(w.Head.Data) == unsafe.SliceData(w.Embed.Data)

@@ -22,7 +22,7 @@ type benchCmd struct {
 	Weights string   `group:"model" enum:"bf16,f16,f32" default:"bf16" help:"Set the type of the random weights: ${enum}."`
 
 	Threads   []int    `group:"model" sep:"," placeholder:"N,…" help:"Set the numbers of threads (default: all processors)."`
-	Precision []string `group:"model" sep:"," enum:"auto,bf16,f32" default:"auto" help:"Set the precision of activations in products with bf16 weights and caches: ${enum}."`
+	Precision []string `group:"model" sep:"," enum:"auto,bf16,int8,f32" default:"auto" help:"Set the precision of activations in products: ${enum}."`
 	CPU       []string `group:"model" name:"cpu" sep:"," default:"auto" help:"Set the instruction sets: auto, all, portable, avx2, avx512, avx512vnni, avx512bf16, neon."`
 	CacheType []string `group:"model" sep:"," enum:"auto,f32,f16,bf16" default:"auto" help:"Set the types of cached keys and values: ${enum}."`
 	deviceFlags

@@ -34,7 +34,7 @@ type modelFlags struct {
 // runtimeFlags say how a model runs.
 type runtimeFlags struct {
 	Threads    int      `group:"model" placeholder:"N" help:"Number of threads (default: all the processor offers)."`
-	Precision  string   `group:"model" enum:"auto,bf16,f32" default:"auto" help:"Activations in products with bf16 weights and caches: ${enum}."`
+	Precision  string   `group:"model" enum:"auto,bf16,int8,f32" default:"auto" help:"Set the precision of activations in products: ${enum}. With int8, those with quantised weights round them to 8-bit integers."`
 	CPU        string   `group:"model" name:"cpu" default:"auto" help:"Instruction set: auto, portable, avx2, avx512, avx512vnni, avx512bf16, neon. Results do not depend on it."`
 	CacheType  string   `group:"model" enum:"auto,f32,f16,bf16" default:"auto" help:"Type of cached keys and values: ${enum}."`
 	MaxContext int      `group:"model" placeholder:"N" help:"Maximum context in tokens, answer included (default: the model's)."`
