@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -214,4 +215,88 @@ func TestSlowReaderWithoutMemory(t *testing.T) {
 	require.NoError(t, out.err, "a client that reads needs no memory")
 	out.close()
 	require.Zero(t, s.account.used)
+}
+
+// TestTokensAreCounted: a request for tokens takes no more memory than is counted for it,
+// whatever it asks for, and is refused where there is less.
+func TestTokensAreCounted(t *testing.T) {
+	ts := start(t, Options{MaxRequestBytes: 1 << 30}, engine.Options{})
+	v := ts.s.models.find("").loaded
+	text := strings.Repeat("word and 12, more; ", 1<<16)
+	requests := map[string]object{
+		"/tokenize":                 {"prompt": text, "return_token_strs": true},
+		"/v1/messages/count_tokens": {"model": "needle/llama", "messages": []object{{"role": "user", "content": text}}},
+	}
+	long := int32(0) // the token with the longest text
+	for id := range int32(v.m.Config().Vocab) {
+		if len(v.tok.TokenBytes(id)) > len(v.tok.TokenBytes(long)) {
+			long = id
+		}
+	}
+	tokens := make([]int32, 1<<18)
+	for i := range tokens {
+		tokens[i] = long
+	}
+	requests["/detokenize"] = object{"tokens": tokens}
+	for path, r := range requests {
+		body := mustJSON(t, r)
+		send := func() (peak int64) {
+			runtime.GC()
+			before, most := heap(), int64(0)
+			stop, stopped := make(chan struct{}), make(chan struct{})
+			go func() {
+				defer close(stopped)
+				for {
+					select {
+					case <-stop:
+						return
+					default:
+						runtime.GC()
+						most = max(most, heap()-before)
+					}
+				}
+			}()
+			q := httptest.NewRequest("POST", path, strings.NewReader(body))
+			q.Header.Set("Content-Type", "application/json")
+			w := &discardWriter{h: http.Header{}}
+			ts.s.Handler().ServeHTTP(w, q)
+			close(stop)
+			<-stopped
+			require.Equal(t, 200, w.status, path)
+			return most
+		}
+		send()
+		peak := send()
+		t.Logf("%s: %.1f bytes for each of the body's", path, float64(peak)/float64(len(body)))
+		require.Less(t, peak, int64(len(body))*(bodyCost+tokenCost), path)
+	}
+	small := start(t, Options{MaxRequestBytes: int64(len(text)) * bodyCost * 3}, engine.Options{})
+	for path, r := range requests {
+		status, text, _ := small.do(t, "POST", path, mustJSON(t, r))
+		require.Equal(t, 503, status, "%s: %.200s", path, text)
+	}
+	require.Zero(t, small.s.account.used)
+}
+
+func heap() int64 {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// discardWriter keeps nothing but the status of an answer.
+type discardWriter struct {
+	h      http.Header
+	status int
+}
+
+func (w *discardWriter) Header() http.Header { return w.h }
+
+func (w *discardWriter) WriteHeader(status int) { w.status = status }
+
+func (w *discardWriter) Write(p []byte) (int, error) {
+	if w.status == 0 {
+		w.status = 200
+	}
+	return len(p), nil
 }

@@ -193,6 +193,6 @@ func bodyFields(r *http.Request, data []byte) (*fields, error) {
 	if bad != nil {
 		return nil, bad
 	}
-	f.ctx = r.Context()
+	f.ctx, f.size = r.Context(), len(data)
 	return f, nil
 }

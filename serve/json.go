@@ -22,7 +22,10 @@ type fields struct {
 	values map[string]json.RawMessage
 	path   string // precedes names in errors
 	err    *apiError
-	ctx    context.Context // of the request; only set for the fields of the body itself
+
+	// Of the body itself, not set for objects within it.
+	ctx  context.Context // of the request
+	size int             // in bytes
 }
 
 func newFields(path string) *fields {

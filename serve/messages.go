@@ -346,6 +346,9 @@ func (s *Server) countTokens(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	if err := f.countTokens(); err != nil {
+		return err
+	}
 	q, err := s.messageRequest(r, f, true)
 	if err != nil {
 		return err

@@ -1,8 +1,12 @@
 package serve
 
 import (
+	"bufio"
+	"bytes"
+	"fmt"
 	"math"
 	"net/http"
+	"strconv"
 
 	"github.com/lukv/lukv/tokenizer"
 )
@@ -21,7 +25,9 @@ func (s *Server) tokenize(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	limit := v.e.MaxTokens()
+	if err := f.countTokens(); err != nil {
+		return err
+	}
 	var ids []int32
 	if f.has("messages") {
 		in := input(f)
@@ -45,15 +51,50 @@ func (s *Server) tokenize(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	out := map[string]any{"tokens": append([]int32{}, ids...), "count": len(ids), "max_model_len": limit}
-	if f.boolean("return_token_strs") {
-		pieces := []string{}
-		for _, id := range ids {
-			pieces = append(pieces, v.tok.Piece(id))
+	return writeTokens(w, v, ids, f.boolean("return_token_strs"))
+}
+
+// tokenCost is how many bytes the tokens of a text take for each byte of it, if they are
+// not bounded by what the model takes.
+const tokenCost = 40
+
+// countTokens counts the memory of the tokens of a request that only asks for them.
+func (f *fields) countTokens() error {
+	return holdsOf(f.ctx).charge.take(int64(f.size)*tokenCost, forRequests)
+}
+
+// writeTokens writes tokens, and their texts if asked, piece by piece: a list of values to
+// be encoded at once would take many times their memory.
+func writeTokens(w http.ResponseWriter, v *served, ids []int32, texts bool) error {
+	boundTaking(w)
+	w.Header().Set("Content-Type", "application/json")
+	out := bufio.NewWriterSize(w, 32<<10)
+	list := func(name string, element func(id int32)) {
+		fmt.Fprintf(out, "%q:[", name)
+		for i, id := range ids {
+			if i > 0 {
+				out.WriteByte(',')
+			}
+			element(id)
 		}
-		out["token_strs"] = pieces
+		out.WriteString("],")
 	}
-	return writeJSON(w, out)
+	out.WriteByte('{')
+	var digits [16]byte
+	list("tokens", func(id int32) { out.Write(strconv.AppendInt(digits[:0], int64(id), 10)) })
+	if texts {
+		list("token_strs", func(id int32) { encode(unbroken{out}, v.tok.Piece(id)) })
+	}
+	fmt.Fprintf(out, `"count":%d,"max_model_len":%d}`+"\n", len(ids), v.e.MaxTokens())
+	return out.Flush()
+}
+
+// unbroken drops the line break that encode ends with.
+type unbroken struct{ *bufio.Writer }
+
+func (w unbroken) Write(p []byte) (int, error) {
+	n, err := w.Writer.Write(bytes.TrimSuffix(p, []byte("\n")))
+	return n + 1, err
 }
 
 // detokenize returns the text of tokens.
@@ -73,6 +114,13 @@ func (s *Server) detokenize(w http.ResponseWriter, r *http.Request) error {
 	ids := f.tokens("tokens", raw, v.m.Config().Vocab, math.MaxInt)
 	if f.err != nil {
 		return f.err
+	}
+	text := int64(0)
+	for _, id := range ids {
+		text += int64(len(v.tok.TokenBytes(id)))
+	}
+	if err := holdsOf(r.Context()).charge.take(4*text, forAnswers); err != nil { // also as JSON
+		return err
 	}
 	return writeJSON(w, map[string]string{"prompt": v.tok.Decode(ids, false)})
 }
