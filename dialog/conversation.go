@@ -51,7 +51,7 @@ type Conversation struct {
 	reading int // tokens of the prefill in progress
 }
 
-// State is what was said: everything a conversation has besides its session.
+// State holds the messages and the document: all of a conversation but its session.
 type State struct {
 	System   string         `json:"system,omitempty"`
 	Document string         `json:"document,omitempty"` // before the first message
@@ -285,15 +285,15 @@ func (c *Conversation) olderTurns(ctx context.Context, prompt chat.Prompt, ids [
 // template has changed it.
 func (c *Conversation) firstText(prompt chat.Prompt) int {
 	content, _ := c.Messages[0].Get("content")
-	system, behind := strings.TrimSpace(c.System), 0
+	system, start := strings.TrimSpace(c.System), 0
 	if i := strings.Index(prompt.Text, system); i >= 0 {
-		behind = i + len(system)
+		start = i + len(system)
 	}
-	i := strings.Index(prompt.Text[behind:], strings.TrimSpace(fmt.Sprint(content)))
+	i := strings.Index(prompt.Text[start:], strings.TrimSpace(fmt.Sprint(content)))
 	if i < 0 {
 		return 0
 	}
-	return behind + i
+	return start + i
 }
 
 // encode returns the tokens of a prompt that begins with the head.
@@ -311,7 +311,7 @@ func (c *Conversation) limit() int {
 	return c.m.Config().MaxPositions
 }
 
-// Turn says what a question and its answer took.
+// Turn counts the tokens of a question and its answer, and their time.
 type Turn struct {
 	Read int // tokens of the prompt that were fed
 	Held int // tokens that the session held after that

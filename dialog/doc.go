@@ -6,8 +6,8 @@
 //     chat template ([ChatFraming]) or without one ([PlainFraming]).
 //   - [Format] is how whole conversations are written: by the template, or as
 //     plain lines.
-//   - [Conversation] talks turn by turn, with a session behind it: every turn
-//     feeds only what exceeds the longest prefix that the session holds, and a
+//   - [Conversation] talks turn by turn on a session of its own: every turn
+//     feeds only the tokens after the longest prefix that the session holds, and a
 //     document at the start is compressed before any question is known. It can
 //     be saved and resumed.
 //   - [Answer] turns an answer's tokens into text as they come, up to the first

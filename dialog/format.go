@@ -171,7 +171,7 @@ func (f *Format) ContinueTokens(ctx context.Context, in chat.Input, limit int) (
 }
 
 // ErrNoPlace says that a context cannot be put in front of a conversation.
-var ErrNoPlace = errors.New("the context has no place in front of the conversation")
+var ErrNoPlace = errors.New("put the context in front of the conversation")
 
 // SplitTokens is Tokens for a conversation about a context, which is put at the
 // beginning of the first user message, followed by a blank line. The first n tokens are
@@ -183,11 +183,11 @@ var ErrNoPlace = errors.New("the context has no place in front of the conversati
 func (f *Format) SplitTokens(ctx context.Context, in chat.Input, text string, limit int) (tokens, front []int32, n int, err error) {
 	text = strings.TrimSpace(text) // templates do that, too
 	if text == "" {
-		return nil, nil, 0, fmt.Errorf("%w: it is empty", ErrNoPlace)
+		return nil, nil, 0, fmt.Errorf("%w: found an empty text", ErrNoPlace)
 	}
 	at := slices.IndexFunc(in.Messages, func(m *chat.Object) bool { role, _ := m.Get("role"); return role == "user" })
 	if at < 0 {
-		return nil, nil, 0, fmt.Errorf("%w: there is no message of a user", ErrNoPlace)
+		return nil, nil, 0, fmt.Errorf("%w: found no message with the role user", ErrNoPlace)
 	}
 	content, _ := in.Messages[at].Get("content")
 	in.Messages = slices.Clone(in.Messages)
@@ -199,7 +199,7 @@ func (f *Format) SplitTokens(ctx context.Context, in chat.Input, text string, li
 	}
 	start := place(p, text, message)
 	if start < 0 {
-		return nil, nil, 0, fmt.Errorf("%w: the chat template changes its text, so it cannot be read before the question", ErrNoPlace)
+		return nil, nil, 0, fmt.Errorf("%w: the chat template changes its text, so its prefill cannot precede the question", ErrNoPlace)
 	}
 	end := start + len(text)
 	head, tail := p.Slice(0, end), p.Slice(end, len(p.Text))
@@ -228,8 +228,8 @@ func place(p chat.Prompt, text, message string) int {
 }
 
 // TurnsTokens is Tokens for a conversation whose last keep turns, and the question after
-// them, are to be left whole: the first n tokens are those of what was said before; n is
-// 0 if there is nothing. A turn begins with a user message. front is as for SplitTokens.
+// them, are to be left whole: the first n tokens are those of the messages before them; n
+// is 0 without any. A turn begins with a user message. front is as for SplitTokens.
 func (f *Format) TurnsTokens(ctx context.Context, in chat.Input, keep, limit int) (tokens, front []int32, n int, err error) {
 	p, err := f.prompt(ctx, in)
 	if err != nil {
@@ -248,7 +248,7 @@ func (f *Format) TurnsTokens(ctx context.Context, in chat.Input, keep, limit int
 	if older < 1 {
 		return tokens, nil, 0, nil
 	}
-	before, behind := in, 0
+	before, start := in, 0
 	before.Messages, before.AddGenerationPrompt = in.Messages[:turns[older]], false
 	old, err := f.prompt(ctx, before)
 	if err != nil {
@@ -256,17 +256,17 @@ func (f *Format) TurnsTokens(ctx context.Context, in chat.Input, keep, limit int
 	}
 	for i, m := range in.Messages[:turns[0]+1] { // find the text of the first turn, after what precedes it
 		content, _ := m.Get("content")
-		at := strings.Index(p.Text[behind:], strings.TrimSpace(fmt.Sprint(content)))
+		at := strings.Index(p.Text[start:], strings.TrimSpace(fmt.Sprint(content)))
 		if at < 0 {
 			continue
 		}
-		if behind += at; i < turns[0] {
-			behind += len(strings.TrimSpace(fmt.Sprint(content)))
+		if start += at; i < turns[0] {
+			start += len(strings.TrimSpace(fmt.Sprint(content)))
 		}
 	}
 	end := common([]byte(p.Text), []byte(old.Text))
 	head := p.Slice(0, end)
-	return tokens, f.front(p, min(behind, end)), common(tokens, f.tok.Encode(head.Text, tokenizer.EncodeOptions{Data: head.Data})), nil
+	return tokens, f.front(p, min(start, end)), common(tokens, f.tok.Encode(head.Text, tokenizer.EncodeOptions{Data: head.Data})), nil
 }
 
 // front returns the tokens of a prompt's text before byte at, encoded on its own.

@@ -19,7 +19,7 @@ import (
 // maxState is the maximum length in bytes of a saved state.
 const maxState = 1 << 28
 
-// savedState is what is stored next to a saved session.
+// savedState is stored next to a saved session.
 type savedState struct {
 	State
 	Begun      time.Time `json:"begun"`
@@ -28,10 +28,10 @@ type savedState struct {
 }
 
 // StateFile returns the name of the file next to a saved session in which
-// [Conversation.Save] keeps what was said.
+// [Conversation.Save] keeps the messages.
 func StateFile(session string) string { return session + ".chat.json" }
 
-// Save writes the session to path and what was said to [StateFile]; only the
+// Save writes the session to path and the messages to [StateFile]; only the
 // owner may read them.
 func (c *Conversation) Save(ctx context.Context, path string) error {
 	if c.s == nil {

@@ -40,9 +40,9 @@ func NewStops(list []string) (*Stops, error) {
 	for _, text := range list {
 		switch size += len(text); {
 		case text == "":
-			return nil, fmt.Errorf("stop text: the text is empty")
+			return nil, fmt.Errorf("stop text: found an empty text")
 		case !utf8.ValidString(text):
-			return nil, fmt.Errorf("stop text: %.40q is not UTF-8", text)
+			return nil, fmt.Errorf("stop text: found %.40q, expected UTF-8", text)
 		case size > maxStopBytes:
 			return nil, fmt.Errorf("stop texts: found more than %d bytes", maxStopBytes)
 		}

@@ -63,8 +63,8 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// linger takes what a client still sends after the answer, at most the given number of
-// bytes, and drops it.
+// linger reads and drops the rest of a request after its answer, at most the given number of
+// bytes.
 func (b *requestBody) linger(most int64) {
 	if b.all.Load() || b.r.ProtoMajor != 1 || b.r.Header.Get("Expect") != "" { // a client that asks first has sent nothing
 		return
@@ -180,10 +180,10 @@ func tooLarge(r *http.Request, limit int64) error {
 func bodyError(err error) *apiError {
 	var large *http.MaxBytesError
 	if errors.As(err, &large) {
-		return &apiError{status: http.StatusRequestEntityTooLarge, Type: "invalid_request_error", Message: fmt.Sprintf("the body has more than %d bytes", large.Limit)}
+		return &apiError{status: http.StatusRequestEntityTooLarge, Type: "invalid_request_error", Message: fmt.Sprintf("read the body: found more than %d bytes", large.Limit)}
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return &apiError{status: http.StatusRequestTimeout, Type: "invalid_request_error", Message: "the body took too long to come"}
+		return &apiError{status: http.StatusRequestTimeout, Type: "invalid_request_error", Message: "read the body: it took longer than allowed"}
 	}
 	return invalid("", "read the body: %s", strings.TrimPrefix(err.Error(), "http: "))
 }

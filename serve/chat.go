@@ -38,7 +38,7 @@ func messages(f *fields) []*chat.Object {
 	}
 	list := f.objects("messages", maxMessages)
 	if len(list) == 0 {
-		f.fail("messages", "there are none")
+		f.fail("messages", "found an empty list, expected at least one message")
 	}
 	var out []*chat.Object
 	for _, m := range list {
@@ -247,7 +247,7 @@ func (c *chatRequest) tokens(r *http.Request, in chat.Input, limit int) error {
 	return err
 }
 
-// system returns the text of the leading system message; empty if there is none.
+// system returns the text of the leading system message; empty without one.
 func system(messages []*chat.Object) string {
 	if len(messages) > 0 {
 		if role, _ := messages[0].Get("role"); role == "system" {
@@ -338,7 +338,7 @@ func (c *chatRequest) events(events iter.Seq2[engine.Event, error]) iter.Seq2[an
 				x.text, x.calls = r.add(x.text, x.finish != "")
 				// Calling a function that was named is not the model's decision, so the
 				// reason stays stop; and nobody should execute a call that a stop text
-				// cut.
+				// has cut.
 				if x.finish == string(model.FinishStop) && r.calls > 0 && r.stage != inArguments && (c.calls.choice == "" || c.calls.choice == "auto") {
 					x.finish = "tool_calls"
 				}

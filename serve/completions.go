@@ -35,7 +35,7 @@ type sentPrompt struct {
 }
 
 // prompts reads the prompts: text or tokens, one or several. With special, texts begin with
-// what the tokenizer puts before every text; after a context, they may be empty.
+// the tokens that the tokenizer puts before every text; after a context, they may be empty.
 func (c *textRequest) prompts(r *http.Request, f *fields, special, after bool) ([]sentPrompt, error) {
 	v := c.v
 	raw := f.raw("prompt")
@@ -57,7 +57,7 @@ func (c *textRequest) prompts(r *http.Request, f *fields, special, after bool) (
 		return nil, f.err
 	}
 	if len(list) == 0 {
-		return nil, invalid("prompt", "prompt: there is none")
+		return nil, invalid("prompt", "prompt: found an empty list, expected at least one prompt")
 	}
 	var out []sentPrompt
 	for _, p := range list {
@@ -137,7 +137,7 @@ func (s *Server) textRequest(r *http.Request, f *fields) (*textRequest, error) {
 	return c, c.build(r, f, special, like)
 }
 
-// build builds the prompts, and what their answers must look like.
+// build builds the prompts and the constraints on their answers.
 func (c *textRequest) build(r *http.Request, f *fields, special bool, like language) error {
 	v := c.v
 	// After a context, prompts are not the beginning.

@@ -234,10 +234,10 @@ type constraint struct {
 	ends    []int32 // tokens that end an answer
 	choices []place
 
-	// first, if not -1, is a token with which an answer may also begin; behind says what
-	// may follow it.
-	first  int32
-	behind *grammar.Grammar
+	// first, if not -1, is a token with which an answer may also begin; after is the
+	// grammar of the rest.
+	first int32
+	after *grammar.Grammar
 }
 
 // place is how far an answer has been read.
@@ -258,7 +258,7 @@ func (v *served) constrain(ctx context.Context, q *engine.Request, l language, c
 	c := &constraint{size: v.m.Config().Vocab, budget: grammar.NewBudget(q.Choices), choices: make([]place, q.Choices), first: -1}
 	if l.first != nil {
 		c.first = l.firstToken
-		if c.behind, err = v.grammar(ctx, *l.first); err != nil {
+		if c.after, err = v.grammar(ctx, *l.first); err != nil {
 			return err
 		}
 	}
@@ -317,7 +317,7 @@ func (c *constraint) mask(ctx context.Context, choice int, answer []int32) ([]ui
 	p := &c.choices[choice]
 	for ; p.read < len(answer); p.read++ {
 		if p.read == 0 && answer[0] == c.first {
-			p.g, p.state = c.behind, c.behind.Start()
+			p.g, p.state = c.after, c.after.Start()
 			continue
 		}
 		next, err := p.g.Token(ctx, c.budget, p.state, answer[p.read])
@@ -337,7 +337,7 @@ func (c *constraint) mask(ctx context.Context, choice int, answer []int32) ([]ui
 	return mask, err
 }
 
-var errNoToken = errors.New("no token of the model goes on in the format that the answer has to have")
+var errNoToken = errors.New("follow the format of the answer: none of the model's tokens continues it")
 
 // next returns the mask of a state, or io.EOF if the text can only end.
 func (c *constraint) next(ctx context.Context, g *grammar.Grammar, s *grammar.State) ([]uint64, error) {

@@ -29,7 +29,7 @@
 // follow the function's schema; with auto, text is free, and only a call can follow the
 // mark of a call.
 //
-// # Thoughts
+// # Reasoning
 //
 // If the template knows <think> and </think>, the text between them is separate from the
 // answer: reasoning_content, or an item or block of its own. Formats apply to what
@@ -41,6 +41,6 @@
 //
 // # Limits
 //
-// Without [Server.OpenStore], documents are forgotten when the server ends. There are no
-// embeddings.
+// Without [Server.OpenStore], documents are forgotten when the server ends. Embeddings are
+// not supported.
 package serve

@@ -23,7 +23,7 @@ import (
 
 // documents are the texts that questions are asked about. They are read and compressed
 // once, and the engine keeps their caches as long as there is room. A cache that had to go
-// is recomputed to the same bits when somebody asks. Every API key has its own documents.
+// is recomputed to the same bits when it is needed. Every API key has its own documents.
 type documents struct {
 	dir    string   // of their files, "" for none
 	lock   *os.File // of the folder, held until the server ends
@@ -143,7 +143,7 @@ type docKey struct{ owner, id string }
 
 // owner returns the owner of the documents that a request is about: a digest of the API
 // key. A server without keys takes requests with any, as many clients always send one, so
-// that it tells nobody apart.
+// that it tells no client from another.
 func (s *Server) owner(r *http.Request) string {
 	k := key(r)
 	if k == "" || len(*s.keys.Load()) == 0 {
@@ -190,7 +190,7 @@ func (d *document) size() int64 {
 	return int64(len(d.text) + len(d.System) + len(d.Name) + len(d.salt))
 }
 
-// now returns a copy of the document as it stands. The caller holds the mutex.
+// now returns a copy of the document in its current state. The caller holds the mutex.
 func (d *document) now() document {
 	c := *d
 	c.Policy = shown(d.policy)
@@ -236,7 +236,7 @@ func (d *documents) find(owner, id string) (*document, error) {
 	defer d.mu.Unlock()
 	doc := d.byID[docKey{owner, id}]
 	if doc == nil {
-		return nil, notFound("document_not_found", "there is no document %q", id)
+		return nil, notFound("document_not_found", "document %q not found", id)
 	}
 	doc.LastUsed = time.Now().Unix()
 	c := doc.now()
@@ -261,16 +261,16 @@ func (d *documents) of(owner string) []document {
 func (d *documents) get(owner, id string, v *served) (*document, error) {
 	doc, err := d.find(owner, id)
 	if err == nil && doc.Model != v.id {
-		return nil, notFound("document_not_found", "there is no document %q for the model %q", id, v.id)
+		return nil, notFound("document_not_found", "document %q of the model %q not found", id, v.id)
 	}
 	if err != nil {
 		return nil, err
 	}
 	switch doc.Status {
 	case "failed":
-		return nil, &apiError{status: http.StatusConflict, Type: "invalid_request_error", Code: "document_failed", Message: "the document failed: " + doc.Error}
+		return nil, &apiError{status: http.StatusConflict, Type: "invalid_request_error", Code: "document_failed", Message: "processing the document failed: " + doc.Error}
 	case "processing":
-		return nil, &apiError{status: http.StatusConflict, retry: 1, Type: "invalid_request_error", Code: "document_processing", Message: "the document is still being read"}
+		return nil, &apiError{status: http.StatusConflict, retry: 1, Type: "invalid_request_error", Code: "document_processing", Message: "the document is still being processed"}
 	}
 	return doc, nil
 }
@@ -322,7 +322,7 @@ func (s *Server) getDocument(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, doc)
 }
 
-// deleteDocument forgets a document, its file, and what is kept of its cache.
+// deleteDocument forgets a document, its file, and its cache.
 func (s *Server) deleteDocument(w http.ResponseWriter, r *http.Request) error {
 	at := docKey{s.owner(r), r.PathValue("id")}
 	doc, err := s.docs.remove(at)
@@ -338,7 +338,7 @@ func (s *Server) deleteDocument(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, map[string]any{"id": at.id, "object": "document", "deleted": true})
 }
 
-// forget forgets what is kept of a document's cache. It does not open a model for that,
+// forget forgets the cache of a document. It does not open a model for that,
 // unless the document is from an older server, which did not record where its cache is.
 func (s *Server) forget(r *http.Request, doc *document) error {
 	if sl := s.models.find(doc.Model); sl != nil && doc.stored != "" {
@@ -362,7 +362,7 @@ func (s *Server) forget(r *http.Request, doc *document) error {
 	return v.e.Forget(s.salted(contextOf(r), q))
 }
 
-// keptEntries is what the cache of a document holds, head by head.
+// keptEntries are the entries in the cache of a document, head by head.
 type keptEntries struct {
 	Object   string  `json:"object"`
 	Document string  `json:"document"`

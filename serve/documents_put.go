@@ -59,13 +59,13 @@ func documentBody(r *http.Request) (*fields, error) {
 		_, twice := values[key]
 		switch {
 		case n == maxFormParts:
-			return nil, invalid("", "the form has more than %d parts", maxFormParts)
+			return nil, invalid("", "read the form: found more than %d parts", maxFormParts)
 		case twice && key != "name":
-			return nil, invalid(name, "%s is given twice", name)
+			return nil, invalid(name, "%s occurs twice", name)
 		case !utf8.Valid(data):
-			return nil, invalid(name, "%s is not a text in UTF-8", name)
+			return nil, invalid(name, "%s: expected a text in UTF-8", name)
 		case key == "kv_compression" && !json.Valid(data):
-			return nil, invalid(name, "%s is not JSON", name)
+			return nil, invalid(name, "%s: expected JSON", name)
 		case key == "kv_compression":
 			values[key] = json.RawMessage(data)
 		default:
@@ -134,7 +134,7 @@ func (s *Server) newDocument(r *http.Request, f *fields, v *served) (*document, 
 	case !f.has("text"):
 		f.fail("text", "missing")
 	case doc.text == "":
-		f.fail("text", "it is empty")
+		f.fail("text", "found an empty text")
 	}
 	if f.err != nil {
 		return nil, none, f.err

@@ -21,7 +21,7 @@ import (
 )
 
 // Every document has its own file, so that damage affects it alone. The first line says
-// what it is and holds the SHA-256 of the rest, a savedDocument as JSON. The cache is not
+// the format and holds the SHA-256 of the rest, a savedDocument as JSON. The cache is not
 // included: if the engine's store has lost it, it is recomputed from the text to the same
 // bits.
 const documentHead = "lukv document 1 "
@@ -29,7 +29,7 @@ const documentHead = "lukv document 1 "
 // maxDocumentFile bounds a document's file.
 const maxDocumentFile = 1 << 30
 
-// savedDocument is what a document's file holds.
+// savedDocument is the content of a document's file.
 type savedDocument struct {
 	Document document  `json:"document"` // what the API shows of it
 	Owner    string    `json:"owner,omitempty"`
@@ -214,7 +214,7 @@ func (d *documents) remove(at docKey) (*document, error) {
 	doc := d.byID[at]
 	d.mu.Unlock()
 	if doc == nil {
-		return nil, notFound("document_not_found", "there is no document %q", at.id)
+		return nil, notFound("document_not_found", "document %q not found", at.id)
 	}
 	if err := d.removeFile(at); err != nil {
 		return nil, fmt.Errorf("delete document %s: %w", at.id, err)

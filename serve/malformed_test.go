@@ -156,7 +156,7 @@ func TestSlowBody(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, test.want, resp.StatusCode, "%s: %s", test.head, text)
 		if test.want == 408 {
-			require.Contains(t, string(text), "took too long")
+			require.Contains(t, string(text), "longer than allowed")
 		}
 	}
 }

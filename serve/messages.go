@@ -68,7 +68,7 @@ func (s *Server) messageRequest(r *http.Request, f *fields, counting bool) (*mes
 		return nil, err
 	}
 	if think != nil && *think && !q.c.v.reasons() {
-		return nil, invalid("thinking", "thinking: the chat template of the model %s knows no thoughts", q.c.v.id)
+		return nil, invalid("thinking", "thinking: not supported by the chat template of the model %s", q.c.v.id)
 	}
 	q.c.q.Sampling.YieldEnd = true // distinguishes the end of a turn from a stop sequence
 	return q, nil

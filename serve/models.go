@@ -59,7 +59,7 @@ type slot struct {
 	past    engine.Stats // counters of earlier engines
 }
 
-// served is a loaded model with what its endpoints need.
+// served is a loaded model with its engine, tokenizer and format.
 type served struct {
 	id      string
 	m       *model.Model
@@ -184,7 +184,7 @@ func (ms *models) find(id string) *slot {
 	return ms.byID[id]
 }
 
-// notify wakes whoever waits for a change. The caller holds the mutex.
+// notify wakes those who wait for a change. The caller holds the mutex.
 func (ms *models) notify() {
 	close(ms.changed)
 	ms.changed = make(chan struct{})
@@ -236,7 +236,7 @@ func (ms *models) release(sl *slot) {
 	ms.rest(sl)
 }
 
-// rest starts the timer that unloads a model nobody uses. The caller holds the mutex.
+// rest starts the timer that unloads an unused model. The caller holds the mutex.
 func (ms *models) rest(sl *slot) {
 	sl.used = time.Now()
 	switch {

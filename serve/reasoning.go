@@ -12,7 +12,7 @@ import (
 	"github.com/lukv/lukv/tokenizer/chat"
 )
 
-// Marks between which models write what they think before they answer: those of Qwen3,
+// Marks between which models write their reasoning before they answer: those of Qwen3,
 // DeepSeek-R1 and models distilled from it.
 const (
 	thinkBegin = "<think>"
@@ -20,12 +20,12 @@ const (
 )
 
 // findReasoning reports whether a template knows the marks: it leaves out earlier
-// thoughts, or begins one.
+// reasoning, or begins it.
 func findReasoning(format *dialog.Format) bool {
 	p, err := format.Render(context.Background(), chat.Input{
 		Messages: []*chat.Object{
 			chat.NewMessage("user", "x"),
-			chat.NewMessage("assistant", thinkBegin+"\nlukv_thought\n"+thinkEnd+"\n\nlukv_answer"),
+			chat.NewMessage("assistant", thinkBegin+"\nlukv_reasoning\n"+thinkEnd+"\n\nlukv_answer"),
 			chat.NewMessage("user", "y"),
 		},
 		AddGenerationPrompt: true,
@@ -33,7 +33,7 @@ func findReasoning(format *dialog.Format) bool {
 	if err != nil {
 		return false
 	}
-	left := strings.Contains(p.Text, "lukv_answer") && !strings.Contains(p.Text, "lukv_thought")
+	left := strings.Contains(p.Text, "lukv_answer") && !strings.Contains(p.Text, "lukv_reasoning")
 	return left || strings.HasSuffix(strings.TrimSpace(p.Text), thinkBegin)
 }
 
@@ -47,7 +47,7 @@ type reasoning struct {
 }
 
 // reasons determines how the answers begin, once the prompt is known. It makes formats
-// and calls apply to what follows the thoughts.
+// and calls apply to the text after the reasoning.
 func (c *chatRequest) reasons(hidden bool, budget int) error {
 	v := c.v
 	if c.continues || !v.reasons() {
@@ -77,9 +77,9 @@ func (c *chatRequest) reasons(hidden bool, budget int) error {
 	}
 	c.reasoning = t
 	if c.q.Mask != nil || t.budget >= 0 {
-		m := &reasoningMask{reasoning: t, behind: c.q.Mask, size: v.m.Config().Vocab, choices: make([]reasoningPlace, c.q.Choices)}
-		if m.behind == nil {
-			m.behind = func(context.Context, int, []int32) ([]uint64, error) { return nil, nil }
+		m := &reasoningMask{reasoning: t, after: c.q.Mask, size: v.m.Config().Vocab, choices: make([]reasoningPlace, c.q.Choices)}
+		if m.after == nil {
+			m.after = func(context.Context, int, []int32) ([]uint64, error) { return nil, nil }
 		}
 		for id := range int32(m.size) {
 			if v.m.Ends(id, &c.q.Sampling) {
@@ -91,10 +91,10 @@ func (c *chatRequest) reasons(hidden bool, budget int) error {
 	return nil
 }
 
-// reasoningMask allows anything while the model thinks, except for the end of the answer.
+// reasoningMask allows anything during the reasoning, except for the end of the answer.
 type reasoningMask struct {
 	*reasoning
-	behind  func(ctx context.Context, choice int, answer []int32) ([]uint64, error)
+	after   func(ctx context.Context, choice int, answer []int32) ([]uint64, error)
 	size    int
 	ends    []int32
 	choices []reasoningPlace
@@ -119,7 +119,7 @@ func (m *reasoningMask) mask(ctx context.Context, choice int, answer []int32) ([
 		p.text = p.text[max(0, len(p.text)-len(thinkEnd)+1):]
 	}
 	if p.over {
-		return m.behind(ctx, choice, answer[p.read:])
+		return m.after(ctx, choice, answer[p.read:])
 	}
 	mask := make([]uint64, (m.size+63)/64)
 	set := func(id int32, on bool) {
@@ -128,8 +128,8 @@ func (m *reasoningMask) mask(ctx context.Context, choice int, answer []int32) ([
 		}
 	}
 	switch {
-	case len(answer) == 0 && !m.opened: // a thought begins, or the answer
-		first, err := m.behind(ctx, choice, answer)
+	case len(answer) == 0 && !m.opened: // reasoning begins, or the answer
+		first, err := m.after(ctx, choice, answer)
 		if first == nil || err != nil || m.begin < 0 {
 			return first, err
 		}
@@ -148,13 +148,13 @@ func (m *reasoningMask) mask(ctx context.Context, choice int, answer []int32) ([
 	return mask, nil
 }
 
-// reasoningReader splits an answer into what the model thinks and what it says, as it
-// comes, without the white space around the thoughts.
+// reasoningReader splits an answer into reasoning and text, as it comes, without the white
+// space around the reasoning.
 type reasoningReader struct {
 	stage  reasoningStage
 	buf    string // still undecided
-	begun  bool   // something was thought
-	tokens int    // of the thoughts
+	begun  bool   // some of the reasoning has come
+	tokens int    // of the reasoning
 }
 
 type reasoningStage int
@@ -166,7 +166,7 @@ const (
 	inAnswer
 )
 
-// newReader returns a reader for one choice; nil if answers begin without thoughts.
+// newReader returns a reader for one choice; nil if answers begin without reasoning.
 func (t *reasoning) newReader() *reasoningReader {
 	switch {
 	case t == nil:
@@ -178,7 +178,7 @@ func (t *reasoning) newReader() *reasoningReader {
 }
 
 // add takes the next piece of the answer; last is set at the end.
-func (r *reasoningReader) add(text string, token, last bool) (thought, answer string) {
+func (r *reasoningReader) add(text string, token, last bool) (reasoning, answer string) {
 	r.buf += text
 	if r.stage == beforeReasoning {
 		rest := strings.TrimLeftFunc(r.buf, unicode.IsSpace)
@@ -193,7 +193,7 @@ func (r *reasoningReader) add(text string, token, last bool) (thought, answer st
 		r.tokens++
 	}
 	if r.stage == inReasoning {
-		thought = r.thought(last)
+		reasoning = r.reasoning(last)
 	}
 	if r.stage == afterReasoning {
 		if r.buf = strings.TrimLeftFunc(r.buf, unicode.IsSpace); r.buf != "" {
@@ -203,17 +203,17 @@ func (r *reasoningReader) add(text string, token, last bool) (thought, answer st
 	if r.stage == inAnswer {
 		answer, r.buf = r.buf, ""
 	}
-	return thought, answer
+	return reasoning, answer
 }
 
-// thought returns what is certain to belong to the thoughts.
-func (r *reasoningReader) thought(last bool) string {
+// reasoning returns the text that certainly belongs to the reasoning.
+func (r *reasoningReader) reasoning(last bool) string {
 	if !r.begun {
 		r.buf = strings.TrimLeftFunc(r.buf, unicode.IsSpace)
 	}
 	end := len(r.buf)
-	if before, behind, ok := strings.Cut(r.buf, thinkEnd); ok {
-		r.buf, r.stage, end = before+behind, afterReasoning, len(before)
+	if before, after, ok := strings.Cut(r.buf, thinkEnd); ok {
+		r.buf, r.stage, end = before+after, afterReasoning, len(before)
 	} else if !last {
 		for n := min(len(thinkEnd)-1, end); n > 0; n-- { // a part of the mark
 			if strings.HasSuffix(r.buf, thinkEnd[:n]) {

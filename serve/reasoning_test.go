@@ -47,7 +47,7 @@ func TestReadThoughts(t *testing.T) {
 	}
 }
 
-// Templates that know thoughts: like Qwen3's, where the model begins them, and like those
+// Templates that know reasoning: like Qwen3's, where the model begins them, and like those
 // of models that always think, where the prompt does.
 const (
 	likeQwen3 = `{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content.split('</think>')[-1] }}{% if m.reasoning_content %}({{ m.reasoning_content }}){% endif %}{% endfor %}` +
@@ -63,9 +63,9 @@ const (
 // markID is the token that family renames.
 const markID = 2
 
-// thoughts is agree for answers with thoughts: it requires the stream of a chat to equal
+// reasoning is agree for answers with reasoning: it requires the stream of a chat to equal
 // the whole answer.
-func (ts *testServer) thoughts(t *testing.T, r object) chatChoice {
+func (ts *testServer) reasoning(t *testing.T, r object) chatChoice {
 	r["seed"] = 1
 	var whole chatAnswer
 	ts.post(t, "/v1/chat/completions", r, &whole)
@@ -76,7 +76,7 @@ func (ts *testServer) thoughts(t *testing.T, r object) chatChoice {
 			if d.Delta.Content != nil {
 				text += *d.Delta.Content
 			}
-			require.True(t, text == "" || d.Delta.Reasoning == "", "thoughts come first")
+			require.True(t, text == "" || d.Delta.Reasoning == "", "reasoning comes first")
 			last, _ = d.Finish.(string)
 		}
 	}
@@ -92,9 +92,9 @@ func (ts *testServer) thoughts(t *testing.T, r object) chatChoice {
 	return c
 }
 
-// TestThoughts: what a model thinks is separated from what it says, if its template knows
-// thoughts, and formats apply to what it says.
-func TestThoughts(t *testing.T) {
+// TestReasoning: what a model thinks is separated from what it says, if its template knows
+// reasoning, and formats apply to what it says.
+func TestReasoning(t *testing.T) {
 	ts := family(t, likeR1, thinkEnd)
 	force := object{"max_tokens": 60, "ignore_eos": true, "thinking_token_budget": 7}
 	var usage struct {
@@ -106,20 +106,20 @@ func TestThoughts(t *testing.T) {
 	}
 	ts.post(t, "/v1/chat/completions", ask("Hello", force), &usage)
 	require.Equal(t, 8, usage.Usage.Details.Reasoning, "with the mark")
-	c := ts.thoughts(t, ask("Hello", force))
+	c := ts.reasoning(t, ask("Hello", force))
 	require.NotEmpty(t, c.Message.Reasoning)
 	require.NotEmpty(t, *c.Message.Content)
 	require.NotContains(t, c.Message.Reasoning+*c.Message.Content, thinkEnd)
 
 	// No budget is none, and not no bound.
-	none := ts.thoughts(t, ask("Hello", object{"max_tokens": 10, "ignore_eos": true, "thinking_token_budget": 0}))
+	none := ts.reasoning(t, ask("Hello", object{"max_tokens": 10, "ignore_eos": true, "thinking_token_budget": 0}))
 	require.Empty(t, none.Message.Reasoning)
 	require.NotEmpty(t, *none.Message.Content)
 
-	// Formats and calls come after the thoughts.
+	// Formats and calls come after the reasoning.
 	force["structured_outputs"] = object{"choice": []string{"yes", "no"}}
-	with := ts.thoughts(t, ask("Hello", force))
-	require.Equal(t, c.Message.Reasoning, with.Message.Reasoning, "the same thoughts")
+	with := ts.reasoning(t, ask("Hello", force))
+	require.Equal(t, c.Message.Reasoning, with.Message.Reasoning, "the same reasoning")
 	require.Contains(t, []string{"yes", "no"}, *with.Message.Content)
 	delete(force, "structured_outputs")
 	force["tools"], force["tool_choice"] = []object{now}, "required"
@@ -130,19 +130,19 @@ func TestThoughts(t *testing.T) {
 	delete(force, "tools")
 	delete(force, "tool_choice")
 
-	// An answer cut while the model thinks; and thoughts that nobody wants to see.
-	cut := ts.thoughts(t, ask("Hello", object{"max_tokens": 5, "ignore_eos": true}))
+	// An answer cut within its reasoning, and hidden reasoning.
+	cut := ts.reasoning(t, ask("Hello", object{"max_tokens": 5, "ignore_eos": true}))
 	require.NotEmpty(t, cut.Message.Reasoning)
 	require.Nil(t, cut.Message.Content)
 	require.Equal(t, "length", cut.Finish)
 	force["include_reasoning"] = false
-	hidden := ts.thoughts(t, ask("Hello", force))
+	hidden := ts.reasoning(t, ask("Hello", force))
 	require.Empty(t, hidden.Message.Reasoning)
 	require.NotEmpty(t, *hidden.Message.Content)
 }
 
-// TestThoughtsOfOtherForms: thoughts are separate items or blocks.
-func TestThoughtsOfOtherForms(t *testing.T) {
+// TestReasoningOfOtherForms: reasoning comes as separate items or blocks.
+func TestReasoningOfOtherForms(t *testing.T) {
 	ts := family(t, likeR1, thinkEnd)
 	var a struct {
 		Content []struct{ Type, Thinking, Text string }
@@ -200,11 +200,11 @@ func TestThoughtsOfOtherForms(t *testing.T) {
 	require.Equal(t, b.Output[1].Content[0].Text, deltas(text, "response.output_text.delta", ""))
 }
 
-// TestWhoThinks: the template and the request decide.
-func TestWhoThinks(t *testing.T) {
+// TestWhoReasons: the template and the request decide.
+func TestWhoReasons(t *testing.T) {
 	ts := family(t, likeQwen3, thinkEnd)
 	begin := object{"max_tokens": 12, "ignore_eos": true, "logit_bias": object{"2": 100}} // nothing but the end mark
-	c := ts.thoughts(t, ask("Hello", begin))
+	c := ts.reasoning(t, ask("Hello", begin))
 	require.Empty(t, c.Message.Reasoning, "no thought begins")
 	require.Equal(t, strings.Repeat(thinkEnd, 12), *c.Message.Content)
 	var on, off struct {
@@ -221,7 +221,7 @@ func TestWhoThinks(t *testing.T) {
 	ts.post(t, "/v1/messages/count_tokens", q, &counted)
 	require.Equal(t, len(off.IDs), counted.N)
 
-	// Earlier thoughts are sent back.
+	// Earlier reasoning is sent back.
 	thought := object{"role": "assistant", "content": []object{{"type": "thinking", "thinking": "abc abc abc", "signature": ""}, {"type": "text", "text": "x"}}}
 	q["messages"] = []object{{"role": "user", "content": "Hello"}, thought, {"role": "user", "content": "So?"}}
 	ts.post(t, "/v1/messages/count_tokens", q, &counted)
@@ -230,12 +230,12 @@ func TestWhoThinks(t *testing.T) {
 	ts.post(t, "/v1/messages/count_tokens", q, &counted)
 	require.Greater(t, long, counted.N)
 
-	// If the template knows no thoughts, there are none.
+	// Without such a template, it is refused.
 	plain := start(t, Options{}, engine.Options{})
 	q["thinking"], q["max_tokens"] = object{"type": "enabled", "budget_tokens": 5}, 3
 	status, text, _ := plain.do(t, "POST", "/v1/messages", mustJSON(t, q))
 	require.Equal(t, 400, status, text)
-	require.Contains(t, text, "knows no thoughts")
+	require.Contains(t, text, "not supported by the chat template")
 }
 
 // TestReasoningMask: a model that decides by itself to reason may begin with the mark or

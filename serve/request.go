@@ -17,7 +17,7 @@ import (
 	"github.com/lukv/lukv/model"
 )
 
-// Limits on what a request names.
+// Limits on the counts in a request.
 const (
 	maxMessages    = 1 << 16
 	maxParts       = 1 << 12 // of a message
@@ -39,7 +39,7 @@ type sharedFields struct {
 	progress bool // return_progress
 	least    int  // min_tokens
 
-	// What is compressed, as requested; see [Server.resolve].
+	// The request for compression; see [Server.resolve].
 	policy   *lukv.Policy
 	context  string
 	document string // its id
@@ -123,7 +123,7 @@ func (v *served) sampling(f *fields) model.Sampling {
 		for id := range bias.values {
 			n, err := strconv.Atoi(id)
 			if err != nil || n < 0 || n >= v.m.Config().Vocab || strconv.Itoa(n) != id { // "5" and "05" would be two values for one token
-				f.fail("logit_bias", "%.20q is no token of the model", id)
+				f.fail("logit_bias", "found %.20q, expected the id of a token of the model", id)
 				continue
 			}
 			o.LogitBias[int32(n)] = bias.number(id, 0, -100, 100)
@@ -155,7 +155,7 @@ func stops(f *fields) []string {
 	list := f.texts("stop", maxStops)
 	for _, s := range list {
 		if s == "" {
-			f.fail("stop", "the text is empty")
+			f.fail("stop", "found an empty text")
 		}
 	}
 	return list
@@ -223,7 +223,7 @@ func (s *Server) compression(f *fields, v *served, others ...string) *lukv.Polic
 	}
 	p.Profile = profile
 	if profile != nil && !p.UsesProfile() {
-		f.fail("kv_compression.profile", "it would have no effect: neither the metric nor the allocator reads one")
+		f.fail("kv_compression.profile", "found a profile, but neither the metric nor the allocator reads one")
 		return nil
 	}
 	return s.fitting(v, p)
@@ -287,7 +287,7 @@ func (u *usage) add(x engine.Usage) {
 	u.Details.Cached += x.Cached
 }
 
-// cacheUse is what the caches of a request's prompts hold.
+// cacheUse counts the entries in the caches of a request's prompts.
 type cacheUse struct {
 	Entries     int64   `json:"entries"`
 	FullEntries int64   `json:"full_entries"`

@@ -11,7 +11,7 @@ import (
 // conversation.
 type responseRequest struct {
 	c      *chatRequest
-	echo   object // what answers repeat from the request
+	echo   object // fields of the request that answers repeat
 	stream bool
 }
 
@@ -19,7 +19,7 @@ type responseRequest struct {
 func (s *Server) responseRequest(r *http.Request, f *fields) (*responseRequest, error) {
 	for _, key := range []string{"previous_response_id", "conversation", "prompt"} {
 		if f.has(key) {
-			f.fail(key, "this server keeps no conversations: send all of it as input")
+			f.fail(key, "not supported: conversations are not stored, send the whole conversation as input")
 		}
 	}
 	refuse(f, "background", "false")
@@ -277,7 +277,7 @@ func (a *responseFormat) begin(out *eventStream) {
 	}
 }
 
-// stream sends what the answer begins with, and lets every item be announced, sent in
+// stream sends the first events of the answer, and lets every item be announced, sent in
 // pieces, and repeated as a whole.
 func (a *responseFormat) stream(out *eventStream) {
 	event := func(name string, v object) { a.event(out, name, v) }

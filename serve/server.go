@@ -158,7 +158,7 @@ type profiles struct {
 // names returns the names, sorted.
 func (p *profiles) names() []string { return append([]string{}, slices.Sorted(maps.Keys(p.byName))...) }
 
-// of returns the profile with a digest; nil if there is none.
+// of returns the profile with a digest, or nil.
 func (p *profiles) of(digest string) *lukv.Profile {
 	for name, d := range p.digests {
 		if d == digest {
@@ -297,10 +297,10 @@ func (s *Server) noRoute(w http.ResponseWriter, r *http.Request) {
 	if len(allowed) > 0 {
 		list := strings.Join(allowed, ", ")
 		w.Header().Set("Allow", list)
-		writeError(w, r, &apiError{status: http.StatusMethodNotAllowed, Type: "invalid_request_error", Message: fmt.Sprintf("%s takes %s, not %s", r.URL.Path, list, r.Method)})
+		writeError(w, r, &apiError{status: http.StatusMethodNotAllowed, Type: "invalid_request_error", Message: fmt.Sprintf("%s: found the method %[3]s, expected %[2]s", r.URL.Path, list, r.Method)})
 		return
 	}
-	writeError(w, r, notFound("not_found", "there is nothing at %s", r.URL.Path))
+	writeError(w, r, notFound("not_found", "%s not found", r.URL.Path))
 }
 
 // handler answers a request, or returns an error before it has written anything.
@@ -346,13 +346,13 @@ func (s *Server) guarded(w http.ResponseWriter, r *http.Request, h handler) (err
 	if r.Method == http.MethodPost {
 		kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 		if err != nil || kind != "application/json" && (kind != "multipart/form-data" || r.Pattern != putPattern) {
-			return &apiError{status: http.StatusUnsupportedMediaType, Type: "invalid_request_error", Message: "the content type must be application/json"}
+			return &apiError{status: http.StatusUnsupportedMediaType, Type: "invalid_request_error", Message: fmt.Sprintf("found the content type %.40q, expected application/json", r.Header.Get("Content-Type"))}
 		}
 		if err := tooLarge(r, s.o.MaxBody); err != nil {
 			return err
 		}
 		if e := r.Header.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
-			return &apiError{status: http.StatusUnsupportedMediaType, Type: "invalid_request_error", Message: "compressed bodies are not read"}
+			return &apiError{status: http.StatusUnsupportedMediaType, Type: "invalid_request_error", Message: "found a compressed body, expected an uncompressed one"}
 		}
 	}
 	return h(w, r)
@@ -424,7 +424,7 @@ func randomID() string {
 	return hex.EncodeToString(b[:])
 }
 
-// statusWriter records what was answered.
+// statusWriter records the status and size of an answer.
 type statusWriter struct {
 	http.ResponseWriter
 	log           *slog.Logger

@@ -31,7 +31,7 @@ const (
 	writeTimeout  = 30 * time.Second       // for an event to a client that does not read
 )
 
-// eventStream writes server-sent events. What a client has not read yet waits in memory, so
+// eventStream writes server-sent events. Events that a client has not read wait in memory, so
 // that a slow client does not keep its request in the engine.
 type eventStream struct {
 	w      http.ResponseWriter
@@ -43,7 +43,7 @@ type eventStream struct {
 
 	progress func() // writes the progress of the prompt, until the answer begins; nil: pings instead
 
-	held time.Duration // for which there was no memory for what was to be sent
+	held time.Duration // in which memory for events was missing
 
 	mu      sync.Mutex
 	waiting [][]byte // not yet written, in pieces of about maxWrite bytes
@@ -82,7 +82,7 @@ func newEventStream(w http.ResponseWriter, r *http.Request) *eventStream {
 	return s
 }
 
-// write writes what is sent until the end of the stream.
+// write writes events until the end of the stream.
 func (s *eventStream) write() {
 	defer close(s.over)
 	for {

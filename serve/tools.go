@@ -97,7 +97,7 @@ type function struct {
 	strict     bool
 }
 
-// toolCalls is what a request says about calls.
+// toolCalls are the functions of a request, and how they may be called.
 type toolCalls struct {
 	*toolSyntax
 	functions []function
@@ -157,7 +157,7 @@ func (t *toolCalls) add(o *fields) {
 	case !functionName.MatchString(fn.name):
 		d.fail("name", "found %.80q, expected 1 to 64 letters, digits, points, hyphens and underscores", fn.name)
 	case t.names[fn.name]:
-		d.fail("name", "%q is there twice", fn.name)
+		d.fail("name", "%q occurs twice", fn.name)
 	case fn.parameters == nil:
 		fn.parameters, fn.strict = json.RawMessage(`{"type":"object"}`), true
 	case fn.parameters[0] != '{':
@@ -216,14 +216,14 @@ func (t *toolCalls) readChoice(f *fields) {
 			o.fail("function", "missing")
 		} else {
 			if t.choice = d.str("name"); !t.names[t.choice] {
-				d.fail("name", "%q is none of the tools", t.choice)
+				d.fail("name", "found %q, expected the name of one of the tools", t.choice)
 			}
 			o.adopt(d)
 		}
 		f.adopt(o)
 	}
 	if len(t.functions) == 0 {
-		f.fail("tool_choice", "there are no tools")
+		f.fail("tool_choice", "found a choice without tools")
 	}
 }
 
@@ -249,7 +249,7 @@ func explain(f *fields, in *chat.Input) {
 			return
 		}
 	}
-	f.fail("tools", "there is no message of a user to tell about them")
+	f.fail("tools", "found no message with the role user, in which to describe them")
 }
 
 // language returns the format of calls: of the whole answer if calls have to be made,
@@ -424,7 +424,7 @@ func (c *callReader) add(text string, last bool) (string, []callDelta) {
 	return content, calls
 }
 
-// cutHead reports whether what is undecided is the beginning of a call after a mark.
+// cutHead reports whether the undecided text is the beginning of a call after a mark.
 func (c *callReader) cutHead() bool {
 	rest := strings.TrimLeft(c.buf, " [\n")
 	for name := range c.t.names {
@@ -435,7 +435,7 @@ func (c *callReader) cutHead() bool {
 	return false
 }
 
-// text returns what is certain not to be part of a call. In a syntax without a mark, the
+// text returns the text that certainly is not part of a call. In a syntax without a mark, the
 // token that may precede calls is a mark once text has come.
 func (c *callReader) text() string {
 	mark := c.t.mark
@@ -480,15 +480,15 @@ func (c *callReader) head(content string, calls []callDelta) (string, []callDelt
 	}
 	if at >= 0 {
 		rest := c.buf[at+len(callBegin):]
-		behind := `", "` + c.t.key + `": `
-		i := strings.Index(rest, behind)
-		if i < 0 && len(rest) < 64+len(behind) {
+		next := `", "` + c.t.key + `": `
+		i := strings.Index(rest, next)
+		if i < 0 && len(rest) < 64+len(next) {
 			return content, calls
 		}
 		if i >= 0 && c.t.names[rest[:i]] {
 			calls = append(calls, callDelta{index: c.calls, id: c.t.newID(), name: rest[:i]})
 			c.calls++
-			c.buf, c.lost, c.stage = rest[i+len(behind):], "", inArguments
+			c.buf, c.lost, c.stage = rest[i+len(next):], "", inArguments
 			c.at = strictjson.Nesting{}
 			return content, calls
 		}

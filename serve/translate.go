@@ -50,7 +50,7 @@ func (s *Server) asChat(r *http.Request, f *fields, others object, own names, co
 }
 
 // names are the names, in a request of another form, of fields of a chat or what precedes
-// them: errors name what the client sent.
+// them: errors use the client's own names.
 type names map[string]string
 
 // of returns the name of a field, given that in a chat.

@@ -137,7 +137,7 @@ func TestResponses(t *testing.T) {
 		`{"model":"needle/llama"}`:                                                              "input: missing",
 		`{"model":"needle/llama","input":[{"type":"image"}]}`:                                   "not supported",
 		`{"model":"needle/llama","input":[{"role":"user","content":[{"type":"input_image"}]}]}`: "not supported",
-		`{"model":"needle/llama","input":[]}`:                                                   "there are none",
+		`{"model":"needle/llama","input":[]}`:                                                   "expected at least one",
 		`{"model":"needle/llama","input":"x","background":true}`:                                "not supported",
 		`{"model":"needle/llama","input":"x","tools":[{"type":"web_search"}]}`:                  "web_search",
 		`{"model":"needle/llama","input":"x","text":{"format":{"type":"json_schema"}}}`:         "schema: missing",
@@ -361,15 +361,15 @@ func TestNamesInErrors(t *testing.T) {
 	long := strings.Repeat("word ", 5000)
 	user := `{"role":"user","content":"x"}`
 	for _, x := range []struct{ path, body, want, param string }{
-		{"messages", `"messages":[` + user + `],"stop_sequences":[""]`, "stop_sequences: the text is empty", ""},
+		{"messages", `"messages":[` + user + `],"stop_sequences":[""]`, "stop_sequences: found an empty text", ""},
 		{"messages", `"messages":[` + user + `],"tools":[{"name":"a b"}]`, "tools[0].name: found", ""},
 		{"messages", `"messages":[` + user + `],"tools":[{"name":"a","input_schema":7}]`, "tools[0].input_schema: found", ""},
-		{"messages", `"messages":[` + user + `],"tools":[{"name":"a"}],"tool_choice":{"type":"tool","name":"b"}`, `tool_choice.name: \"b\" is none`, ""},
+		{"messages", `"messages":[` + user + `],"tools":[{"name":"a"}],"tool_choice":{"type":"tool","name":"b"}`, `tool_choice.name: found `, ""},
 		{"messages", `"messages":[` + user + `,{"role":"assistant","content":"x"}],"context":"c"`, "messages: cannot be combined with a context", ""},
 		{"messages", `"messages":[` + user + `,{"role":"assistant","content":[{"type":"tool_use","id":"t","name":"n","input":7}]},` + user + `]`, "messages[1].content[0].input: found a number", ""},
 		{"messages", `"messages":[` + user + `],"structured_outputs":{"regex":"["}`, "structured_outputs.regex: ", ""},
 		{"messages", `"messages":[` + user + `],"temperature":7`, "temperature: found", ""},
-		{"responses", `"input":[]`, "input: there are none", "input"},
+		{"responses", `"input":[]`, "input: found an empty list", "input"},
 		{"responses", `"input":"` + long + `"`, "maximum context length", "input"},
 		{"responses", `"input":"x","max_output_tokens":5000`, "maximum context length", "max_output_tokens"},
 		{"responses", `"input":[` + user + `,{"role":"king","content":"x"}],"instructions":"i"`, `input[1].role: \"king\" is unknown`, "input[1].role"},
