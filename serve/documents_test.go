@@ -408,9 +408,9 @@ func TestUpload(t *testing.T) {
 	}
 	for want, parts := range map[string][]string{
 		"text is missing|text: missing":    {"name", "x"},
-		"file occurs twice":              {"text", "a", "file:b", "b"},
-		"file: expected a text in UTF-8":      {"file:b", "\xff"},
-		"kv_compression: expected JSON":       {"file:b", "b", "kv_compression", "{"},
+		"file occurs twice":                {"text", "a", "file:b", "b"},
+		"file: expected a text in UTF-8":   {"file:b", "\xff"},
+		"kv_compression: expected JSON":    {"file:b", "b", "kv_compression", "{"},
 		"more than 32 parts":               many,
 		"the model \\\\\"x\\\\\" does not": {"file:b", "b", "model", "x"},
 	} {

@@ -460,7 +460,7 @@ func TestDocuments(t *testing.T) {
 
 	for want, body := range map[string]object{
 		"another policy":          ask("?", object{"document": doc.ID, "kv_compression": object{"ratio": 0.1}}),
-		"not found":             ask("?", object{"document": "doc_x"}),
+		"not found":               ask("?", object{"document": "doc_x"}),
 		"found a context as well": ask("?", object{"document": doc.ID, "context": "x"}),
 		"nothing to comp":         ask("?", object{"kv_compression": object{"ratio": 0.1}}),
 		"is unknown":              ask("?", object{"context": "x", "kv_compression": object{"profile": "none"}}),
