@@ -62,11 +62,18 @@ func (a *int8Tile) run(t tensor.Type) {
 	}
 }
 
+// panelsFrom is the fewest rows of x for which panels pay off.
+const panelsFrom = 4
+
 // matMulInt8Asm computes as many rows of w as it can and returns the first that is left.
 func (c CPU) matMulInt8Asm(dst []float32, ldd int, x *int8Rows, n int, w *Matrix, lo, hi int) int {
 	step, sums := c.int8Steps(w.Type, x)
-	if step == 0 {
+	switch {
+	case !c.AVX512VNNI:
 		return lo
+	case step == 0 || n >= panelsFrom:
+		c.int8Panels(dst, ldd, x, n, w, lo, hi)
+		return hi
 	}
 	block := w.Type.Block()
 	ldw := w.Type.Bytes(w.Cols)

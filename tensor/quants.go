@@ -80,11 +80,10 @@ func (t Type) UnpackIntegers(q *[256]int8, src []byte) {
 		for j, v := range b[2:] {
 			n[j] = int8(v)
 		}
-	case Q4_0: // d, 16 bytes of nibbles; (q - 8)·d
-		n.nibbles(b[2:])
-		n.shift(32, 8)
-	case Q4_1: // d, m, 16 bytes of nibbles
-		n.nibbles(b[4:])
+	case Q4_0, Q4_1, IQ4_NL, MXFP4: // 16 bytes of nibbles after the scales
+		levels, first := t.Levels()
+		n.nibbles(b[first:])
+		n.lookUp(32, levels)
 	case Q5_0: // d, 4 bytes of fifth bits, 16 bytes of nibbles; (q - 16)·d
 		n.nibbles(b[6:])
 		n.fifth(b[2:])
@@ -102,17 +101,11 @@ func (t Type) UnpackIntegers(q *[256]int8, src []byte) {
 		n.fiveBits(b)
 	case Q6_K:
 		n.sixBits(b)
-	case IQ4_NL: // d, 16 bytes of nibbles; level·d
-		n.nibbles(b[2:])
-		n.lookUp(32, &levels)
 	case IQ4_XS: // d, 2 bytes of upper and 4 of lower bits of 8 scales, 8 times 16 bytes of nibbles
 		for j := range 8 {
 			n.nibblesAt(32*j, b[8+16*j:])
 		}
-		n.lookUp(256, &levels)
-	case MXFP4: // the exponent of a scale, 16 bytes of nibbles
-		n.nibbles(b[1:])
-		n.lookUp(32, &e2m1)
+		n.lookUp(256, &nonlinear)
 	default:
 		panic("tensor: " + t.String() + " is not quantised")
 	}
@@ -245,11 +238,33 @@ func (n *integers) threeBits(b []byte) {
 	}
 }
 
-// levels are the values that the nibbles of IQ4_NL and IQ4_XS stand for.
-var levels = [16]int8{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}
+// The integers that nibbles stand for: those of Q4_1; of Q4_0; of IQ4_NL and IQ4_XS; of MXFP4,
+// doubled.
+var (
+	plain     = [16]int8{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
+	centred   = [16]int8{-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7}
+	nonlinear = [16]int8{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}
+	e2m1      = [16]int8{0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12}
+)
 
-// e2m1 are the values of the nibbles of MXFP4, doubled.
-var e2m1 = [16]int8{0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12}
+// Levels returns the integers that the nibbles of t stand for, nil if t has more than nibbles,
+// and the place of the first nibbles in a block. Every 32 elements have 16 bytes of nibbles,
+// the first 16 elements in the lower ones.
+func (t Type) Levels() (levels *[16]int8, first int) {
+	switch t {
+	case Q4_0:
+		return &centred, 2
+	case Q4_1:
+		return &plain, 4
+	case IQ4_NL:
+		return &nonlinear, 2
+	case IQ4_XS:
+		return &nonlinear, 8
+	case MXFP4:
+		return &e2m1, 1
+	}
+	return nil, 0
+}
 
 // lookUp replaces the first count integers by entries of a table.
 func (n *integers) lookUp(count int, table *[16]int8) {

@@ -56,10 +56,10 @@ func quantValue(t Type, b []byte, i int) float64 {
 		q := bits(b[64*h+l+part%2*32], part/2*4, 4) + bits(b[128+32*h+l], 2*part, 2)<<4
 		return f16(208) * float64(int8(b[192+g])) * float64(q-32)
 	case IQ4_NL:
-		return f16(0) * float64(levels[nibble(2)])
+		return f16(0) * float64(nonlinear[nibble(2)])
 	case IQ4_XS:
 		s := bits(b[4+sub/2], sub%2*4, 4) + int(binary.LittleEndian.Uint16(b[2:]))>>(2*sub)&3<<4
-		return f16(0) * float64(s-32) * float64(levels[nibble(8+16*sub)])
+		return f16(0) * float64(s-32) * float64(nonlinear[nibble(8+16*sub)])
 	case MXFP4:
 		if b[0] == 255 {
 			return math.NaN()

@@ -1,0 +1,136 @@
+//go:build !purego
+
+#include "textflag.h"
+
+// The integers of blocks, as tensor.Type.UnpackIntegers defines them: of one block of 256
+// elements, or of n blocks of 32.
+
+#define BYTES(v, Y) \
+	MOVL $v, R8; \
+	VMOVD R8, X15; \
+	VPBROADCASTB X15, Y
+
+// func unpackQ8_0AVX2(dst *int8, src unsafe.Pointer, n int)
+TEXT ·unpackQ8_0AVX2(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), DI
+	MOVQ src+8(FP), SI
+	MOVQ n+16(FP), CX
+next:
+	VMOVDQU 2(SI), Y0
+	VMOVDQU Y0, (DI)
+	ADDQ $34, SI
+	ADDQ $32, DI
+	DECQ CX
+	JNZ next
+	VZEROUPPER
+	RET
+
+// func unpackLevelsAVX2(dst *int8, src unsafe.Pointer, n, step int, table *[16]int8)
+TEXT ·unpackLevelsAVX2(SB), NOSPLIT, $0-40
+	MOVQ dst+0(FP), DI
+	MOVQ src+8(FP), SI
+	MOVQ n+16(FP), CX
+	MOVQ step+24(FP), DX
+	MOVQ table+32(FP), BX
+	VBROADCASTI128 (BX), Y13
+	BYTES(0x0f, Y14)
+next:
+	VMOVDQU (SI), X0
+	VPSRLW $4, X0, X1
+	VINSERTI128 $1, X1, Y0, Y0
+	VPAND Y14, Y0, Y0
+	VPSHUFB Y0, Y13, Y0
+	VMOVDQU Y0, (DI)
+	ADDQ DX, SI
+	ADDQ $32, DI
+	DECQ CX
+	JNZ next
+	VZEROUPPER
+	RET
+
+#define NIBBLES(at, lo, hi) \
+	VMOVDQU at(SI), lo; \
+	VPSRLW $4, lo, hi; \
+	VPAND Y14, lo, lo; \
+	VPAND Y14, hi, hi
+
+// func unpackQ4_KAVX2(dst *int8, src unsafe.Pointer)
+TEXT ·unpackQ4_KAVX2(SB), NOSPLIT, $0-16
+	MOVQ dst+0(FP), DI
+	MOVQ src+8(FP), SI
+	BYTES(0x0f, Y14)
+	NIBBLES(16, Y0, Y1)
+	NIBBLES(48, Y2, Y3)
+	NIBBLES(80, Y4, Y5)
+	NIBBLES(112, Y6, Y7)
+	VMOVDQU Y0, (DI)
+	VMOVDQU Y1, 32(DI)
+	VMOVDQU Y2, 64(DI)
+	VMOVDQU Y3, 96(DI)
+	VMOVDQU Y4, 128(DI)
+	VMOVDQU Y5, 160(DI)
+	VMOVDQU Y6, 192(DI)
+	VMOVDQU Y7, 224(DI)
+	VZEROUPPER
+	RET
+
+// FIFTH moves a bit of every byte of Y8 to bit 4 and stores y with it.
+#define FIFTH(shift, n, y, to) \
+	shift $n, Y8, Y9; \
+	VPAND Y13, Y9, Y9; \
+	VPOR Y9, y, y; \
+	VMOVDQU y, to(DI)
+
+// func unpackQ5_KAVX2(dst *int8, src unsafe.Pointer)
+TEXT ·unpackQ5_KAVX2(SB), NOSPLIT, $0-16
+	MOVQ dst+0(FP), DI
+	MOVQ src+8(FP), SI
+	BYTES(0x0f, Y14)
+	BYTES(0x10, Y13)
+	VMOVDQU 16(SI), Y8
+	NIBBLES(48, Y0, Y1)
+	NIBBLES(80, Y2, Y3)
+	NIBBLES(112, Y4, Y5)
+	NIBBLES(144, Y6, Y7)
+	FIFTH(VPSLLW, 4, Y0, 0)
+	FIFTH(VPSLLW, 3, Y1, 32)
+	FIFTH(VPSLLW, 2, Y2, 64)
+	FIFTH(VPSLLW, 1, Y3, 96)
+	FIFTH(VPSLLW, 0, Y4, 128)
+	FIFTH(VPSRLW, 1, Y5, 160)
+	FIFTH(VPSRLW, 2, Y6, 192)
+	FIFTH(VPSRLW, 3, Y7, 224)
+	VZEROUPPER
+	RET
+
+// SIXTH is FIFTH for two bits, and subtracts 32.
+#define SIXTH(shift, n, y, to) \
+	shift $n, Y8, Y9; \
+	VPAND Y13, Y9, Y9; \
+	VPOR Y9, y, y; \
+	VPSUBB Y12, y, y; \
+	VMOVDQU y, to(DI)
+
+// func unpackQ6_KAVX2(dst *int8, src unsafe.Pointer)
+TEXT ·unpackQ6_KAVX2(SB), NOSPLIT, $0-16
+	MOVQ dst+0(FP), DI
+	MOVQ src+8(FP), SI
+	BYTES(0x0f, Y14)
+	BYTES(0x30, Y13)
+	BYTES(32, Y12)
+	NIBBLES(0, Y0, Y2)
+	NIBBLES(32, Y1, Y3)
+	VMOVDQU 128(SI), Y8
+	SIXTH(VPSLLW, 4, Y0, 0)
+	SIXTH(VPSLLW, 2, Y1, 32)
+	SIXTH(VPSLLW, 0, Y2, 64)
+	SIXTH(VPSRLW, 2, Y3, 96)
+	NIBBLES(64, Y0, Y2)
+	NIBBLES(96, Y1, Y3)
+	VMOVDQU 160(SI), Y8
+	SIXTH(VPSLLW, 4, Y0, 128)
+	SIXTH(VPSLLW, 2, Y1, 160)
+	SIXTH(VPSLLW, 0, Y2, 192)
+	SIXTH(VPSRLW, 2, Y3, 224)
+	VZEROUPPER
+	RET
