@@ -55,6 +55,10 @@ func benchmarkInt8(b *testing.B, t tensor.Type, cols, n int) {
 	}
 	seconds := b.Elapsed().Seconds() / float64(b.N)
 	b.ReportMetric(2*float64(n)*rows*float64(cols)/seconds/1e9, "Gop/s")
+	if c.AVX512VNNI && n > 1 {
+		peak := probe.UnitOf("avx512vnni").Rate(1, 300*time.Millisecond)
+		b.ReportMetric(2*float64(n)*rows*float64(cols)/seconds/peak, "of-peak")
+	}
 	if n == 1 {
 		buf, err := probe.NewBuffer(256 << 20)
 		require.NoError(b, err)

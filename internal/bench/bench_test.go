@@ -280,7 +280,7 @@ func TestUnit(t *testing.T) {
 			r, err := Run(t.Context(), []*Source{Random("tiny", tiny(0), c.weights)}, o)
 			require.NoError(t, err)
 			want := cpu.String()
-			if cpu.AVX512BF16 && (cpu.SlowDot || c.precision != model.PrecisionBF16) {
+			if cpu.AVX512 && (!cpu.AVX512BF16 || cpu.SlowDot || c.precision != model.PrecisionBF16) {
 				want = "avx512"
 			}
 			assert.Equal(t, probe.UnitOf(want).Name, r.Points[0].Unit, "%s %v %s", cpu, c.weights, c.precision)

@@ -218,7 +218,8 @@ func (c *course) tokens(n int) []int32 {
 func (c *course) unit() probe.Unit {
 	cpu := c.m.CPU()
 	set := cpu.String()
-	if cpu.AVX512BF16 && (cpu.SlowDot || c.m.Precision() != model.PrecisionBF16 || c.m.Config().Type != tensor.BF16) {
+	dots := cpu.AVX512BF16 && !cpu.SlowDot && c.m.Precision() == model.PrecisionBF16 && c.m.Config().Type == tensor.BF16
+	if cpu.AVX512 && !dots {
 		set = kernels.CPU{AVX2: true, AVX512: true}.String()
 	}
 	return probe.UnitOf(set)

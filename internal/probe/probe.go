@@ -119,7 +119,7 @@ var units = sync.OnceValue(func() []Unit {
 	return append([]Unit{{Name: "scalar float32 multiply and add, compiled Go", Set: "portable", flop: 16, run: scalar}}, assembly()...)
 })
 
-// Rate returns the floating-point operations per second that the given number of
+// Rate returns the operations per second, floating-point or of 8-bit integers, that the given number of
 // threads reach together, measured for about d.
 func (u Unit) Rate(threads int, d time.Duration) float64 {
 	const n = 4096 // takes microseconds to tens of them

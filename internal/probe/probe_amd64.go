@@ -11,6 +11,7 @@ import (
 var (
 	haveAVX2   = cpuid.CPU.Supports(cpuid.AVX2, cpuid.FMA3)
 	haveAVX512 = haveAVX2 && cpuid.CPU.Supports(cpuid.AVX512F)
+	haveVNNI   = haveAVX512 && cpuid.CPU.Supports(cpuid.AVX512VNNI)
 	haveBF16   = haveAVX512 && cpuid.CPU.Supports(cpuid.AVX512BF16)
 )
 
@@ -54,6 +55,9 @@ func assembly() []Unit {
 	}
 	if haveAVX512 {
 		list = append(list, Unit{Name: "VFMADD231PS 512 bit", Set: "avx512", flop: 24 * 16 * 2, run: fmaAVX512})
+	}
+	if haveVNNI {
+		list = append(list, Unit{Name: "VPDPBUSD 512 bit", Set: "avx512vnni", flop: 24 * 64 * 2, run: dotAVX512VNNI})
 	}
 	if haveBF16 {
 		list = append(list, Unit{Name: "VDPBF16PS 512 bit", Set: "avx512bf16", flop: 24 * 32 * 2, run: dotAVX512BF16})
@@ -101,6 +105,9 @@ func fmaAVX2(n int)
 
 // fmaAVX512 adds 1·1 to each of 24 registers of 16 sums, n > 0 times.
 func fmaAVX512(n int)
+
+// dotAVX512VNNI adds 1·1 four times to each of 24 registers of 16 integers, n > 0 times.
+func dotAVX512VNNI(n int)
 
 // dotAVX512BF16 adds 1·1 twice to each of 24 registers of 16 sums, n > 0 times.
 func dotAVX512BF16(n int)
