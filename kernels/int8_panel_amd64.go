@@ -3,6 +3,7 @@
 package kernels
 
 import (
+	"encoding/binary"
 	"unsafe"
 
 	"github.com/lukv/lukv/tensor"
@@ -87,30 +88,55 @@ func (c CPU) int8Panels(dst []float32, ldd int, x *int8Rows, n int, w *Matrix, l
 
 // packInt8 unpacks up to 256 columns of outs rows of w.
 func (c CPU) packInt8(room *int8Room, w *Matrix, o, outs, k int) {
-	p, u, block := &room.panel, &room.block, w.Type.Block()
+	block := w.Type.Block()
 	n := min(256, w.Cols-k) / block
-	size := w.Type.Bytes(block)
-	coarse := groupOf(w.Type) / 16
+	row, size := w.Type.Bytes(w.Cols), w.Type.Bytes(n*block)
+	src := w.Data[w.Type.Bytes(o*w.Cols+k):]
 	for i := range outs {
-		src := w.Slice(o+i, o+i+1).Data[w.Type.Bytes(k):]
-		c.unpackIntegers(&room.integers[i], src, n, w.Type)
+		b := src[i*row : i*row+size]
+		c.unpackIntegers(&room.integers[i], b, n, w.Type)
 		if block == 32 {
-			for g := range n {
-				w.Type.UnpackScales(u, src[g*size:])
-				*(*float32)(unsafe.Pointer(&p.scale[g][i])) = u.D
-				*(*float32)(unsafe.Pointer(&p.least[g][i])) = u.Min
-			}
-			continue
-		}
-		w.Type.UnpackScales(u, src)
-		p.d[i], p.min[i] = u.D, u.Min
-		for g := range 16 / coarse {
-			p.scale[g][i] = int32(u.Scale[g*coarse])
-			p.least[g/2][i][g%2] = u.Least[g*coarse]
+			room.packScales(i, b, n, w.Type)
+		} else {
+			room.packGroups(i, b, w.Type)
 		}
 	}
 	for half := range 2 {
-		int8TransposeAVX512(unsafe.Pointer(&p.w[0][16*half]), unsafe.Pointer(&room.integers[16*half]))
+		int8TransposeAVX512(unsafe.Pointer(&room.panel.w[0][16*half]), unsafe.Pointer(&room.integers[16*half]))
+	}
+}
+
+// packScales sets what row i of a panel has beside integers to that of n blocks of 32.
+func (room *int8Room) packScales(i int, b []byte, n int, t tensor.Type) {
+	p, u := &room.panel, &room.block
+	size, minima := t.Bytes(32), hasMinima(t)
+	for g := range n {
+		if t == tensor.MXFP4 || minima {
+			t.UnpackScales(u, b[g*size:])
+		} else {
+			u.D = tensor.F16ToF32(binary.LittleEndian.Uint16(b[g*size:]))
+		}
+		*(*float32)(unsafe.Pointer(&p.scale[g][i])) = u.D
+		if minima {
+			*(*float32)(unsafe.Pointer(&p.least[g][i])) = u.Min
+		}
+	}
+}
+
+// packGroups is packScales for one block of 256.
+func (room *int8Room) packGroups(i int, b []byte, t tensor.Type) {
+	p, u := &room.panel, &room.block
+	t.UnpackScales(u, b)
+	p.d[i], p.min[i] = u.D, u.Min
+	every := groupOf(t) / 16
+	for g := range 16 / every {
+		p.scale[g][i] = int32(u.Scale[g*every])
+	}
+	if !hasMinima(t) {
+		return
+	}
+	for g := range 16 / every {
+		p.least[g/2][i][g%2] = u.Least[g*every]
 	}
 }
 

@@ -30,24 +30,26 @@ func unpackQ6_KAVX2(dst *int8, src unsafe.Pointer)
 
 // unpackIntegers sets dst to the integers of n blocks of type t, 256 at most.
 func (c CPU) unpackIntegers(dst *[256]int8, src []byte, n int, t tensor.Type) {
-	src = src[:t.Bytes(n*t.Block())]
-	at := func(i int) unsafe.Pointer { return unsafe.Pointer(&src[i]) }
-	levels, first := t.Levels()
-	switch {
-	case !c.AVX2:
+	p := unsafe.Pointer(unsafe.SliceData(src[:t.Bytes(n*t.Block())]))
+	if !c.AVX2 {
 		unpackPortable(dst, src, n, t)
-	case t == tensor.IQ4_XS:
-		unpackLevelsAVX2(&dst[0], at(first), 8, 16, levels)
-	case levels != nil:
-		unpackLevelsAVX2(&dst[0], at(first), n, t.Bytes(32), levels)
-	case t == tensor.Q8_0:
-		unpackQ8_0AVX2(&dst[0], at(0), n)
-	case t == tensor.Q4_K:
-		unpackQ4_KAVX2(&dst[0], at(0))
-	case t == tensor.Q5_K:
-		unpackQ5_KAVX2(&dst[0], at(0))
-	case t == tensor.Q6_K:
-		unpackQ6_KAVX2(&dst[0], at(0))
+		return
+	}
+	switch t {
+	case tensor.Q8_0:
+		unpackQ8_0AVX2(&dst[0], p, n)
+	case tensor.Q4_K:
+		unpackQ4_KAVX2(&dst[0], p)
+	case tensor.Q5_K:
+		unpackQ5_KAVX2(&dst[0], p)
+	case tensor.Q6_K:
+		unpackQ6_KAVX2(&dst[0], p)
+	case tensor.IQ4_XS:
+		levels, first := t.Levels()
+		unpackLevelsAVX2(&dst[0], unsafe.Add(p, first), 8, 16, levels)
+	case tensor.Q4_0, tensor.Q4_1, tensor.IQ4_NL, tensor.MXFP4:
+		levels, first := t.Levels()
+		unpackLevelsAVX2(&dst[0], unsafe.Add(p, first), n, t.Bytes(32), levels)
 	default:
 		unpackPortable(dst, src, n, t)
 	}

@@ -135,17 +135,21 @@ func (q *Quants) scaled(d float32) {
 	q.Scale, q.Least = [16]int16{1, 1}, [16]int16{}
 }
 
-// sixBits unpacks the 8 scales and minima of 6 bits in 12 bytes.
+// sixBits unpacks the 8 scales and minima of 6 bits in 12 bytes. The first four of each have
+// the lower bits of the first and second four bytes; the upper bits there are those of the last
+// four, whose lower bits share the third four bytes.
 func (q *Quants) sixBits(b []byte) {
-	for j := range 8 {
-		var s, m byte
-		if j < 4 {
-			s, m = b[j]&63, b[j+4]&63
-		} else {
-			s, m = b[j+4]&15|b[j-4]>>6<<4, b[j+4]>>4|b[j]>>6<<4
-		}
-		q.Scale[2*j], q.Scale[2*j+1] = int16(s), int16(s)
-		q.Least[2*j], q.Least[2*j+1] = int16(m), int16(m)
+	a, c, d := binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint32(b[4:]), binary.LittleEndian.Uint32(b[8:])
+	const six, four, two = 0x3f3f3f3f, 0x0f0f0f0f, 0x30303030
+	spread(&q.Scale, a&six, d&four|a>>2&two)
+	spread(&q.Least, c&six, d>>4&four|c>>2&two)
+}
+
+// spread sets two neighbours of dst to each of the eight bytes of a and b.
+func spread(dst *[16]int16, a, b uint32) {
+	for i := range 4 {
+		dst[2*i], dst[2*i+1] = int16(a>>(8*i)&255), int16(a>>(8*i)&255)
+		dst[2*i+8], dst[2*i+9] = int16(b>>(8*i)&255), int16(b>>(8*i)&255)
 	}
 }
 
