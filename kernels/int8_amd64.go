@@ -30,6 +30,9 @@ func int8Q4_0AVX512(a *int8Tile)
 func int8Q4_KAVX512(a *int8Tile)
 
 //go:noescape
+func int8Q5_KAVX512(a *int8Tile)
+
+//go:noescape
 func int8Q6_KAVX512(a *int8Tile)
 
 // int8Steps returns how many blocks of t a step of the routine for one row has, 0 if there is
@@ -41,7 +44,7 @@ func (c CPU) int8Steps(t tensor.Type, x *int8Rows) (blocks, sums int) {
 	switch t {
 	case tensor.Q8_0, tensor.Q4_0:
 		return 16, x.less32()
-	case tensor.Q4_K:
+	case tensor.Q4_K, tensor.Q5_K:
 		return 4, x.sums32()
 	case tensor.Q6_K:
 		return 4, x.sums16()
@@ -57,6 +60,8 @@ func (a *int8Tile) run(t tensor.Type) {
 		int8Q4_0AVX512(a)
 	case tensor.Q4_K:
 		int8Q4_KAVX512(a)
+	case tensor.Q5_K:
+		int8Q5_KAVX512(a)
 	case tensor.Q6_K:
 		int8Q6_KAVX512(a)
 	}
@@ -69,8 +74,11 @@ const panelsFrom = 6
 func (c CPU) matMulInt8Asm(dst []float32, ldd int, x *int8Rows, n int, w *Matrix, lo, hi int) int {
 	step, sums := c.int8Steps(w.Type, x)
 	switch {
-	case !c.AVX512VNNI:
+	case !c.AVX2:
 		return lo
+	case !c.AVX512VNNI:
+		c.int8Quads(dst, ldd, x, n, w, lo, hi)
+		return hi
 	case step == 0 || n >= panelsFrom:
 		c.int8Panels(dst, ldd, x, n, w, lo, hi)
 		return hi
@@ -112,5 +120,23 @@ func (c CPU) matMulInt8Asm(dst []float32, ldd int, x *int8Rows, n int, w *Matrix
 	return hi
 }
 
-func (c CPU) roundInt8(q []int8, x []float32) float32 { return roundInt8Portable(q, x) }
-func (c CPU) sumInt8(w *int8Row)                      { sumInt8Portable(w) }
+//go:noescape
+func roundInt8AVX2(dst *int8, x *float32, n int) (scale float32)
+
+//go:noescape
+func sumInt8AVX2(q *int8, n int, less32, less16 *int32, sums32, sums16 *int16)
+
+func (c CPU) roundInt8(q []int8, x []float32) float32 {
+	if !c.AVX2 || len(x) != len(q) {
+		return roundInt8Portable(q, x)
+	}
+	return roundInt8AVX2(&q[0], &x[0], len(q))
+}
+
+func (c CPU) sumInt8(w *int8Row) {
+	if !c.AVX2 {
+		sumInt8Portable(w)
+		return
+	}
+	sumInt8AVX2(&w.q[0], len(w.q), &w.less32[0], &w.less16[0], &w.sums32[0], &w.sums16[0])
+}

@@ -577,6 +577,60 @@ step:
 	VZEROUPPER
 	RET
 
+// func int8Q5_KAVX512(a *int8Tile)
+TEXT ·int8Q5_KAVX512(SB), NOSPLIT, $0-8
+	MOVQ a+0(FP), DI
+	ROWS
+	CONSTANTS32
+	MOVL $0x10, R12
+	VPBROADCASTB R12, Z22
+row:
+	ROW
+step:
+	MASK(4, 15)
+	HEADERS4(176)
+	// The fifth bits of sub-blocks 0 and 2, 1 and 3, 4 and 6, 5 and 7.
+#define FIFTH(shift, counts, nibbles) \
+	shift counts<>(SB), Z12, Z13; \
+	VPTERNLOGD $0xf8, Z22, Z13, nibbles
+#define Q5K(lane, at, from, acc) \
+	VMOVDQU64 (48+at)(SI), Z8; \
+	VMOVDQU64 (112+at)(SI), Z9; \
+	VBROADCASTI64X4 (16+at)(SI), Z12; \
+	VPANDD Z25, Z8, Z10; \
+	VPSRLW $4, Z8, Z8; \
+	VPANDD Z25, Z8, Z8; \
+	VPANDD Z25, Z9, Z11; \
+	VPSRLW $4, Z9, Z9; \
+	VPANDD Z25, Z9, Z9; \
+	FIFTH(VPSLLVW, int8Left42, Z10); \
+	FIFTH(VPSLLVW, int8Left31, Z8); \
+	FIFTH(VPSRLVW, int8Right02, Z11); \
+	FIFTH(VPSRLVW, int8Right13, Z9); \
+	BLOCK32(lane, from, acc)
+	Q5K(0x00, 0, 0, Z0)
+	PREFETCHT0 9216(SI)
+	PREFETCHT0 9280(SI)
+	PREFETCHT0 9344(SI)
+	Q5K(0x55, 176, 256, Z2)
+	PREFETCHT0 9408(SI)
+	PREFETCHT0 9472(SI)
+	PREFETCHT0 9536(SI)
+	Q5K(0xaa, 352, 512, Z4)
+	PREFETCHT0 9600(SI)
+	PREFETCHT0 9664(SI)
+	PREFETCHT0 9728(SI)
+	Q5K(0xff, 528, 768, Z7)
+	PREFETCHT0 9792(SI)
+	PREFETCHT0 9856(SI)
+	CHAIN32
+	LEAQ 704(SI), SI
+	JG step
+	STORE
+	JNZ row
+	VZEROUPPER
+	RET
+
 // func int8Q6_KAVX512(a *int8Tile)
 TEXT ·int8Q6_KAVX512(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), DI

@@ -1,0 +1,135 @@
+//go:build !purego
+
+#include "textflag.h"
+
+DATA int8Interleave<>+0(SB)/8, $0x0000000400000000
+DATA int8Interleave<>+8(SB)/8, $0x0000000500000001
+DATA int8Interleave<>+16(SB)/8, $0x0000000600000002
+DATA int8Interleave<>+24(SB)/8, $0x0000000700000003
+GLOBL int8Interleave<>(SB), RODATA|NOPTR, $32
+
+// func roundInt8AVX2(dst *int8, x *float32, n int) (scale float32)
+//
+// n is a positive multiple of 32.
+TEXT ·roundInt8AVX2(SB), NOSPLIT, $0-28
+	MOVQ dst+0(FP), DI
+	MOVQ x+8(FP), SI
+	MOVQ n+16(FP), CX
+	VPCMPEQD Y15, Y15, Y15
+	VPSRLD $1, Y15, Y15 // all but the sign
+	VPXOR Y0, Y0, Y0
+	MOVQ SI, BX
+	MOVQ CX, DX
+most:
+	VPAND (BX), Y15, Y1
+	VPAND 32(BX), Y15, Y2
+	VPAND 64(BX), Y15, Y3
+	VPAND 96(BX), Y15, Y4
+	VPMAXUD Y2, Y1, Y1
+	VPMAXUD Y4, Y3, Y3
+	VPMAXUD Y3, Y1, Y1
+	VPMAXUD Y1, Y0, Y0
+	ADDQ $128, BX
+	SUBQ $32, DX
+	JNZ most
+	VEXTRACTI128 $1, Y0, X1
+	VPMAXUD X1, X0, X0
+	VPSHUFD $0x4e, X0, X1
+	VPMAXUD X1, X0, X0
+	VPSHUFD $0xb1, X0, X1
+	VPMAXUD X1, X0, X0
+	VMOVD X0, AX
+	VXORPS X5, X5, X5
+	CMPL AX, $0x0d800000 // 2^-100
+	JCS none
+	VPCMPEQD X5, X5, X5 // NaN
+	CMPL AX, $0x7f800000
+	JCC none
+	MOVL $0x42fe0000, AX // 127
+	VMOVD AX, X1
+	VDIVSS X0, X1, X2
+	VDIVSS X1, X0, X5
+	VBROADCASTSS X2, Y2
+	VMOVDQU int8Interleave<>(SB), Y14
+next:
+	VMULPS (SI), Y2, Y6
+	VMULPS 32(SI), Y2, Y7
+	VMULPS 64(SI), Y2, Y8
+	VMULPS 96(SI), Y2, Y9
+	VCVTPS2DQ Y6, Y6
+	VCVTPS2DQ Y7, Y7
+	VCVTPS2DQ Y8, Y8
+	VCVTPS2DQ Y9, Y9
+	VPACKSSDW Y7, Y6, Y6
+	VPACKSSDW Y9, Y8, Y8
+	VPACKSSWB Y8, Y6, Y6
+	VPERMD Y6, Y14, Y6
+	VMOVDQU Y6, (DI)
+	ADDQ $128, SI
+	ADDQ $32, DI
+	SUBQ $32, CX
+	JNZ next
+	VMOVSS X5, scale+24(FP)
+	VZEROUPPER
+	RET
+none:
+	VPXOR Y0, Y0, Y0
+zero:
+	VMOVDQU Y0, (DI)
+	ADDQ $32, DI
+	SUBQ $32, CX
+	JNZ zero
+	VMOVSS X5, scale+24(FP)
+	VZEROUPPER
+	RET
+
+// func sumInt8AVX2(q *int8, n int, less32, less16 *int32, sums32, sums16 *int16)
+//
+// n is a positive multiple of 128.
+TEXT ·sumInt8AVX2(SB), NOSPLIT, $0-48
+	MOVQ q+0(FP), SI
+	MOVQ n+8(FP), CX
+	MOVQ less32+16(FP), R8
+	MOVQ less16+24(FP), R9
+	MOVQ sums32+32(FP), R10
+	MOVQ sums16+40(FP), R11
+	VPCMPEQD Y15, Y15, Y15
+	VPABSB Y15, Y13 // bytes of 1
+	VPABSW Y15, Y12 // words of 1
+	VPXOR Y11, Y11, Y11
+	VMOVDQU int8Interleave<>(SB), Y14
+#define FOURS(at, y) \
+	VMOVDQU at(SI), y; \
+	VPMADDUBSW y, Y13, y; \
+	VPMADDWD Y12, y, y
+next:
+	FOURS(0, Y0)
+	FOURS(32, Y1)
+	FOURS(64, Y2)
+	FOURS(96, Y3)
+	VPHADDD Y1, Y0, Y0
+	VPHADDD Y3, Y2, Y2
+	VPHADDD Y2, Y0, Y0 // even groups of 16, odd ones
+	VEXTRACTI128 $1, Y0, X1
+	VPADDD X1, X0, X1
+	VPACKSSDW X1, X1, X2
+	VMOVQ X2, (R10)
+	VPSLLD $7, X1, X1
+	VPSUBD X1, X11, X1
+	VMOVDQU X1, (R8)
+	VPERMD Y0, Y14, Y0
+	VEXTRACTI128 $1, Y0, X1
+	VPACKSSDW X1, X0, X1
+	VMOVDQU X1, (R11)
+	VPSLLD $7, Y0, Y0
+	VPSUBD Y0, Y11, Y0
+	VMOVDQU Y0, (R9)
+	ADDQ $128, SI
+	ADDQ $16, R8
+	ADDQ $32, R9
+	ADDQ $8, R10
+	ADDQ $16, R11
+	SUBQ $128, CX
+	JNZ next
+	VZEROUPPER
+	RET
