@@ -1,7 +1,7 @@
 // Package lukv is the root of a transformer runtime in pure Go that shrinks the
 // key/value cache. It holds no code; the packages below it do:
 //
-//   - model runs Llama, Mistral, Qwen2 and Qwen3 checkpoints. It is the entry point
+//   - model runs checkpoints of Llama and its many relatives. It is the entry point
 //     for programs that embed a language model: open a checkpoint, make a session,
 //     prefill a context (which compresses its cache if asked to), generate.
 //     model/builtin is a small embedded model, model/calibration measures profiles.

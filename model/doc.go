@@ -11,8 +11,9 @@
 //
 // # Main types
 //
-// A [Model] is a loaded checkpoint of the Llama, Mistral, Qwen2 or Qwen3 family:
-// a [Config], [Weights] that are views of mapped files, and the rotation.
+// A [Model] is a loaded checkpoint of one of the families that README lists: a [Config],
+// [Weights] that are views of mapped files, and the rotation. Each family is a file,
+// family_*.go, that reads its keys, names its tensors and plans its layers.
 // A [Session] is one sequence of tokens with its cache; it can be forked,
 // truncated, saved and loaded. [Model.Step] computes many sessions in one pass
 // over the weights. An [Observation] is a context with its full cache and what

@@ -18,6 +18,7 @@ type family struct {
 	// interleaved says that GGUF files store the rows of every query and key head in the order
 	// of interleaved rotation.
 	interleaved bool
+	models      string // published ones, for README
 
 	tensors  tensorTable
 	defaults configDefaults

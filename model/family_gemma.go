@@ -6,6 +6,7 @@ import "math"
 // scaled embeddings, GELU, capped scores and logits, windows in every other layer.
 var gemma2Family = family{
 	arch: "gemma2", class: "Gemma2ForCausalLM", gguf: "gemma2",
+	models:   "Gemma 2",
 	tensors:  gemmaTensors,
 	defaults: configDefaults{maxPositions: 8192, kvHeads: 4, headDim: 256, tied: true, activation: geluTanh},
 	read: func(o object, c *Config) {
@@ -21,6 +22,7 @@ var gemma2Family = family{
 // Multimodal checkpoints hold it as their text model.
 var gemma3Family = family{
 	arch: "gemma3_text", class: "Gemma3ForCausalLM", gguf: "gemma3",
+	models:  "Gemma 3 1B and 270M, and the text model of a `gemma3` checkpoint",
 	tensors: gemmaTensors,
 	defaults: configDefaults{maxPositions: 131072, heads: 8, kvHeads: 4, headDim: 256, vocab: 262208,
 		theta: 1e6, tied: true, activation: geluTanh, ropeByKind: true},

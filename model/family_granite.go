@@ -4,6 +4,7 @@ package model
 // residual branches and logits.
 var graniteFamily = family{
 	arch: "granite", class: "GraniteForCausalLM", gguf: "granite", interleaved: true,
+	models:   "Granite 3, dense Granite 4",
 	tensors:  llamaTensors,
 	defaults: configDefaults{maxPositions: 2048},
 	read: func(o object, c *Config) {

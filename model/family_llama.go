@@ -4,6 +4,7 @@ package model
 // RMS norms before attention and MLP, grouped queries, rotation of half-split pairs, SwiGLU.
 var llamaFamily = family{
 	arch: "llama", class: "LlamaForCausalLM", gguf: "llama", interleaved: true,
+	models:   "Llama 2, 3, 3.1, 3.2, 3.3, TinyLlama, SmolLM 2, DeepSeek-R1-Distill-Llama",
 	tensors:  llamaTensors,
 	defaults: configDefaults{maxPositions: 2048},
 	read: func(o object, c *Config) {

@@ -5,6 +5,7 @@ package model
 // hold it as their text model.
 var ministral3Family = family{
 	arch: "ministral3", class: "Ministral3ForCausalLM", gguf: "mistral3", interleaved: true,
+	models:   "Ministral 3, also as the text model of a `mistral3` checkpoint",
 	tensors:  llamaTensors,
 	defaults: configDefaults{maxPositions: 262144, kvHeads: 8, headDim: 128, eps: 1e-5, theta: 1e6},
 	read: func(o object, c *Config) {

@@ -5,6 +5,7 @@ import "math"
 // Mistral (Jiang et al., 2023): a Llama whose layers may all share one attention window.
 var mistralFamily = family{
 	arch: "mistral", class: "MistralForCausalLM", gguf: "llama", interleaved: true,
+	models:   "Mistral 7B, Mistral Nemo, Mistral Small",
 	tensors:  llamaTensors,
 	defaults: configDefaults{maxPositions: 131072, kvHeads: 8},
 	read:     func(o object, c *Config) { o.windows(c, 0, o.slidingWindow()) },

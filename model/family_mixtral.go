@@ -4,6 +4,7 @@ package model
 // weights of the chosen ones add up to 1.
 var mixtralFamily = family{
 	arch: "mixtral", class: "MixtralForCausalLM", gguf: "llama", interleaved: true,
+	models: "Mixtral 8x7B, 8x22B",
 	tensors: llamaTensors.with(expertTensors...).with(
 		tensorNames{roleRouter, "block_sparse_moe.gate.weight", "ffn_gate_inp.weight"},
 		tensorNames{roleExpertGate, "block_sparse_moe.experts.%d.w1.weight", "ffn_gate.%d.weight"},

@@ -4,6 +4,7 @@ package model
 // them, and norms of queries and keys over all heads together.
 var olmo2Family = family{
 	arch: "olmo2", class: "Olmo2ForCausalLM", gguf: "olmo2",
+	models: "OLMo 2",
 	tensors: llamaTensors.with(
 		tensorNames{rolePostAttnNorm, "post_attention_layernorm.weight", "post_attention_norm.weight"},
 		tensorNames{rolePostMLPNorm, "post_feedforward_layernorm.weight", "post_ffw_norm.weight"},

@@ -4,6 +4,7 @@ package model
 // that does not turn, and frequencies divided by lists of factors (longrope).
 var phi3Family = family{
 	arch: "phi3", class: "Phi3ForCausalLM", gguf: "phi3",
+	models: "Phi 3, 3.5, 4, 4 mini",
 	tensors: llamaTensors.with(
 		tensorNames{roleQKV, "self_attn.qkv_proj.weight", "attn_qkv.weight"},
 		tensorNames{roleGateUp, "mlp.gate_up_proj.weight", "ffn_up.weight"},

@@ -6,6 +6,7 @@ import "math"
 // behind a switch, a window in the upper layers.
 var qwen2Family = family{
 	arch: "qwen2", class: "Qwen2ForCausalLM", gguf: "qwen2",
+	models:   "Qwen 2, Qwen 2.5, DeepSeek-R1-Distill-Qwen",
 	tensors:  llamaTensors,
 	defaults: configDefaults{maxPositions: 32768, kvHeads: 32},
 	read: func(o object, c *Config) {

@@ -4,6 +4,7 @@ package model
 // dimension of its own.
 var qwen3Family = family{
 	arch: "qwen3", class: "Qwen3ForCausalLM", gguf: "qwen3",
+	models:   "Qwen 3 0.6B to 32B",
 	tensors:  llamaTensors,
 	defaults: configDefaults{maxPositions: 32768, kvHeads: 32, headDim: 128},
 	read: func(o object, c *Config) {

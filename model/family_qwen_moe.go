@@ -9,6 +9,7 @@ import (
 // that every token uses, weighted by itself, in some layers.
 var qwen2MoEFamily = family{
 	arch: "qwen2_moe", class: "Qwen2MoeForCausalLM", gguf: "qwen2moe",
+	models:   "Qwen 1.5 MoE, Qwen 2 57B-A14B",
 	tensors:  llamaTensors.with(expertTensors...),
 	defaults: configDefaults{maxPositions: 32768, kvHeads: 16},
 	read: func(o object, c *Config) {
@@ -24,6 +25,7 @@ var qwen2MoEFamily = family{
 // Qwen 3 MoE (Yang et al., 2025): a Qwen 3 with a mixture of experts in some layers.
 var qwen3MoEFamily = family{
 	arch: "qwen3_moe", class: "Qwen3MoeForCausalLM", gguf: "qwen3moe",
+	models:   "Qwen 3 30B-A3B, 235B-A22B, Qwen 3 Coder",
 	tensors:  llamaTensors.with(expertTensors...),
 	defaults: configDefaults{maxPositions: 32768, kvHeads: 4},
 	read: func(o object, c *Config) {

@@ -6,6 +6,7 @@ import "math"
 // do not rotate queries and keys.
 var smolLM3Family = family{
 	arch: "smollm3", class: "SmolLM3ForCausalLM", gguf: "smollm3", interleaved: true,
+	models:   "SmolLM 3",
 	tensors:  llamaTensors,
 	defaults: configDefaults{maxPositions: 32768, kvHeads: 4, theta: 2e6, tied: true},
 	read: func(o object, c *Config) {

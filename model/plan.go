@@ -92,6 +92,30 @@ type scalars struct {
 	normOffset float32
 }
 
+// LayerParams returns how many parameters of the matrices of all layers a pass over the
+// given number of tokens reads at most: all, except for those of experts that no token can
+// have chosen. 0 tokens stand for any number.
+func (c *Config) LayerParams(tokens int) int64 {
+	n, one := int64(0), LayerWeights{Experts: make([]expertWeights, 1)}
+	for _, p := range c.layerPlans() {
+		one.each(func(role tensorRole, _ *tensor.Tensor) { n += p.params(c, role) })
+		of := min(p.ffn.experts, tokens*p.ffn.chosen)
+		if tokens == 0 {
+			of = p.ffn.experts
+		}
+		one.eachExpert(func(role tensorRole, _ int, _ *tensor.Tensor) { n += int64(of) * p.params(c, role) })
+	}
+	return n
+}
+
+// params returns the number of elements of a layer's matrix, 0 if it has none.
+func (p *layerPlan) params(c *Config, role tensorRole) int64 {
+	if shape := p.shape(c, role); len(shape) == 2 {
+		return int64(shape[0]) * int64(shape[1])
+	}
+	return 0
+}
+
 // finish reports whether logits are more than the products of the head.
 func (s *scalars) finish() bool { return s.logitScale != 0 || s.logitCap != 0 }
 
@@ -113,7 +137,7 @@ func (s *scalars) embeddingScale(t tensor.Type) float32 {
 // made by hand, layers of the Llama kind with the biases, norms and windows of c.
 func (c *Config) layerPlans() []layerPlan {
 	if c.plan != nil {
-		return c.plan
+		return c.plan[:min(len(c.plan), max(c.Layers, 0))]
 	}
 	plan := make([]layerPlan, c.Layers)
 	for i := range plan {

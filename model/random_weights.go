@@ -33,10 +33,24 @@ var shapes = map[string]struct {
 	"tinyllama-1.1b": {"llama", 22, 2048, 5632, 32, 4, 64, 32000, 2048, false, 10000},
 }
 
+// configs are the configurations of published checkpoints of other families.
+var configs = map[string]string{
+	"qwen3-30b-a3b": `{"model_type": "qwen3_moe", "num_hidden_layers": 48, "hidden_size": 2048, "intermediate_size": 6144,
+		"num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128, "vocab_size": 151936, "max_position_embeddings": 40960,
+		"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768, "norm_topk_prob": true, "rope_theta": 1e6,
+		"bos_token_id": 1, "eos_token_id": 2, "dtype": "bfloat16"}`,
+	"gemma-3-1b": `{"model_type": "gemma3_text", "num_hidden_layers": 26, "hidden_size": 1152, "intermediate_size": 6912,
+		"num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 256, "vocab_size": 262144, "max_position_embeddings": 32768,
+		"sliding_window": 512, "rope_theta": 1e6, "bos_token_id": 1, "eos_token_id": 2, "dtype": "bfloat16"}`,
+}
+
 // Shapes returns the names that ShapeConfig knows, sorted.
 func Shapes() []string {
 	var names []string
 	for n := range shapes {
+		names = append(names, n)
+	}
+	for n := range configs {
 		names = append(names, n)
 	}
 	slices.Sort(names)
@@ -46,6 +60,9 @@ func Shapes() []string {
 // ShapeConfig returns the configuration of a published checkpoint's shape, for
 // benchmarks with RandomWeights.
 func ShapeConfig(name string) (*Config, error) {
+	if text, ok := configs[name]; ok {
+		return ParseConfig([]byte(text))
+	}
 	s, ok := shapes[name]
 	if !ok {
 		return nil, fmt.Errorf("shape %q: want one of %v", name, Shapes())

@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/tensor"
 )
 
 // TestShapesCountTheirParameters compares shapes with the numbers of parameters that
@@ -18,6 +20,8 @@ func TestShapesCountTheirParameters(t *testing.T) {
 		"llama-3.1-8b":   8_030_261_248,
 		"mistral-7b":     7_248_023_552,
 		"tinyllama-1.1b": 1_100_048_384,
+		"qwen3-30b-a3b":  30_532_122_624,
+		"gemma-3-1b":     999_885_952,
 	}
 	for _, name := range Shapes() {
 		c, err := ShapeConfig(name)
@@ -28,15 +32,30 @@ func TestShapesCountTheirParameters(t *testing.T) {
 			require.Equal(t, "150m", name, "our own")
 			continue
 		}
-		q, kv := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
-		layer := 2*c.Hidden + 2*c.Hidden*q + 2*c.Hidden*kv + 3*c.Hidden*c.Intermediate
-		if c.QKVBias {
-			layer += q + 2*kv
+		layers, one := c.LayerParams(0), LayerWeights{}
+		for _, p := range c.layerPlans() {
+			one.each(func(role tensorRole, _ *tensor.Tensor) {
+				if shape := p.shape(c, role); len(shape) == 1 {
+					layers += int64(shape[0])
+				}
+			})
 		}
 		embeddings := c.Vocab * c.Hidden
 		if !c.TiedEmbeddings {
 			embeddings *= 2
 		}
-		require.Equal(t, want, embeddings+c.Layers*layer+c.Hidden, name)
+		require.EqualValues(t, want, int64(embeddings)+layers+int64(c.Hidden), name)
 	}
+}
+
+// TestLayerParamsOfExperts: with few tokens, only experts that they can have chosen count.
+func TestLayerParamsOfExperts(t *testing.T) {
+	c, err := ShapeConfig("qwen3-30b-a3b")
+	require.NoError(t, err)
+	expert := int64(48 * 3 * 2048 * 768)
+	require.Equal(t, c.LayerParams(0)-120*expert, c.LayerParams(1))
+	require.Equal(t, c.LayerParams(0)-112*expert, c.LayerParams(2))
+	require.Equal(t, c.LayerParams(0), c.LayerParams(16))
+	c.Layers, c.Windows = 3, c.Windows[:3]
+	require.Equal(t, c.LayerParams(0)-3*120*expert/48, c.LayerParams(1))
 }

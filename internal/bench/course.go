@@ -312,7 +312,7 @@ func (c *course) prefill(ctx context.Context, sessions []*model.Session, sample 
 	cfg, s := c.m.Config(), sessions[0]
 	tokens := c.tokens(c.key.Tokens)
 	n := float64(c.key.Tokens)
-	c.point.Flop = 2 * layerParams(cfg) * int64(cfg.Layers) * int64(c.key.Tokens)
+	c.point.Flop = 2 * cfg.LayerParams(1) * int64(c.key.Tokens)
 	c.point.AttentionFlop = c.attention(s, func(held, window float64) float64 {
 		// Token i sees held + i slots, at most the window.
 		if window == 0 {
@@ -351,7 +351,7 @@ func (c *course) decode(ctx context.Context, sessions []*model.Session, sample *
 		}
 		return held
 	}
-	rows := layerParams(cfg)*int64(cfg.Layers) + int64(cfg.Vocab)*int64(cfg.Hidden)
+	rows := cfg.LayerParams(1) + int64(cfg.Vocab)*int64(cfg.Hidden)
 	c.point.Flop = 2 * rows * int64(c.key.Batch)
 	c.point.AttentionFlop, c.point.CacheRead = 0, 0
 	for _, s := range sessions {
@@ -395,10 +395,11 @@ func (c *course) attention(s *model.Session, slots func(held, window float64) fl
 }
 
 // weightsRead returns the bytes of weights that a step reads. It leaves out an input
-// embedding that is not also the output projection, as only single rows of it are read.
+// embedding that is not also the output projection, as only single rows of it are read,
+// and of a mixture of experts those that its tokens cannot all have chosen.
 func (c *course) weightsRead() int64 {
 	cfg := c.m.Config()
-	n := c.m.WeightBytes()
+	n := c.m.WeightBytes() - int64(cfg.Type.Bytes(1))*(cfg.LayerParams(0)-cfg.LayerParams(c.key.Batch))
 	if !cfg.TiedEmbeddings {
 		n -= int64(cfg.Vocab) * int64(cfg.Type.Bytes(cfg.Hidden))
 	}

@@ -69,7 +69,7 @@ func Random(name string, cfg *model.Config, t tensor.Type) *Source {
 	c := *cfg
 	c.Type = t
 	s := &Source{name: name, private: true}
-	params := int64(c.Layers)*layerParams(&c) + int64(c.Vocab)*int64(c.Hidden)
+	params := c.LayerParams(0) + int64(c.Vocab)*int64(c.Hidden)
 	if !c.TiedEmbeddings {
 		params += int64(c.Vocab) * int64(c.Hidden)
 	}
@@ -104,12 +104,6 @@ func Folder(name, dir string, opts ...model.Option) *Source {
 		},
 		release: func() {},
 	}
-}
-
-// layerParams returns the number of parameters in a layer's matrices.
-func layerParams(c *model.Config) int64 {
-	q, kv := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
-	return int64(c.Hidden) * int64(2*q+2*kv+3*c.Intermediate)
 }
 
 // Compression is how a point's cache is compressed; the zero value means not at all.
