@@ -214,6 +214,31 @@ func TestPeriodicBuffer(t *testing.T) {
 	require.Equal(t, 3, r.state.post.Cap(), "room for the pass of three rows, none beyond")
 }
 
+// TestWindowLargerThanTheBuffer: a metric whose window exceeds the buffered rows looks at
+// these, and only they are protected.
+func TestWindowLargerThanTheBuffer(t *testing.T) {
+	ctx := context.Background()
+	d := periodic(t, DecodeConfig{Interval: 5, TargetSize: 12, Buffer: 2}, MetricConfig{Name: "snapkv", Params: `{"window":8,"kernel":1}`})
+	r := newDecodeRun(t, d, 20, 100)
+	for range 4 {
+		require.False(t, r.pass(1, false, nil))
+	}
+	layer := newGoldenCache(r.a, 25).layer(25)
+	layer.Queries = NewQueryWindow(4, 8, 3)
+	for p := 22; p < 25; p++ { // two rows of the buffer and that of the last pass
+		layer.Queries.Append(p, r.a.post[p*32:])
+	}
+	s, err := Score(ctx, mustMetric(t, MetricConfig{Name: "snapkv", Params: `{"window":3,"kernel":1}`}), layer)
+	require.NoError(t, err)
+	require.True(t, r.pass(1, false, nil))
+	differs := false
+	for h := range s {
+		require.Equal(t, Keep(nil, s[h], 12, Protection{Window: 3}), r.cache.pos[h], "head %d", h)
+		differs = differs || !slices.Equal(Keep(nil, s[h], 12, Protection{Window: 8}), r.cache.pos[h])
+	}
+	require.True(t, differs, "protecting the whole window would be something else")
+}
+
 // TestPeriodicScoresSurvivors checks the second cut of SnapKV against the
 // definition on a cache whose slots are no longer positions.
 func TestPeriodicScoresSurvivors(t *testing.T) {

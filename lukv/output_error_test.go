@@ -347,6 +347,37 @@ func TestOutputErrorProfile(t *testing.T) {
 	}
 }
 
+// TestOutputErrorsArePerStep: errors and effects are means over the steps of all answers, so
+// that a long answer counts as much as its steps, not as one pair.
+func TestOutputErrorsArePerStep(t *testing.T) {
+	id := errorIdentity(WeightsCut)
+	b := errorBuilder(t, id)
+	short, long := syntheticAnswer(b, 400, 1), syntheticAnswer(b, 400, 2)
+	short.Steps, long.Steps = 1, 7
+	require.NoError(t, b.Add(0, short))
+	require.NoError(t, b.Add(1, long))
+	p, err := b.Profile()
+	require.NoError(t, err)
+	require.Equal(t, 8, p.OutputErrors.AnswerSteps)
+	require.Equal(t, 2, p.Pairs)
+	for u, row := range p.OutputErrors.Error {
+		for i, v := range row {
+			require.InDelta(t, (short.Errors[0][u][i]+long.Errors[0][u][i])/8, v, 1e-12)
+		}
+	}
+	sum := 0.0
+	for i := range short.Divergence {
+		sum += short.Divergence[i] + long.Divergence[i]
+	}
+	got := 0.0
+	for _, row := range p.OutputErrors.Effects {
+		for _, v := range row {
+			got += v
+		}
+	}
+	require.InDelta(t, sum/8, got, 1e-9)
+}
+
 // TestOutputErrorGrid: contexts of different lengths are added as curves, on the grid
 // from the largest of their leasts up. If errors fall in proportion to what is kept,
 // so does their mean.

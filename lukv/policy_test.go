@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/lukv/lukv/internal/testfuzz"
+	"github.com/lukv/lukv/lukv/solve"
 	"github.com/stretchr/testify/require"
 )
 
@@ -269,6 +270,56 @@ func TestDecodeBudgets(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestDecodeBudgetsCountPositions: allocators see the ratio of the target to the positions
+// seen so far, whatever the cache still holds of them (spec 7.1).
+func TestDecodeBudgetsCountPositions(t *testing.T) {
+	profile := testProfile(t, 2, 2, 300)
+	p := Policy{Metric: MetricConfig{Name: "keydiff"}, Allocator: AllocatorConfig{Name: "lukv"}, Profile: profile, Decode: DecodeConfig{Mode: "periodic", TargetSize: 50}}
+	c, err := p.Compile("test", CacheShape{Layers: 2, KVHeads: 2})
+	require.NoError(t, err)
+	prot := Protection{Sinks: 4, Window: 1}
+	for _, seen := range []int{100, 137, 400} {
+		lens := []int{90, 90}
+		got, err := c.DecodeBudgets()(&Layer{Index: 1, KVHeads: 2, T: 90, NextPosition: seen}, lens, 50, nil, prot)
+		require.NoError(t, err)
+		want, err := c.LayerBudgets(Demand{T: seen, Layers: 2, KVHeads: 2, Ratio: 1 - 50/float64(seen), Protection: prot}, 1, nil)
+		require.NoError(t, err)
+		for h := range want {
+			require.Equal(t, min(want[h], lens[h]), got[h], "%d positions, head %d", seen, h)
+		}
+	}
+	few, err := c.LayerBudgets(Demand{T: 90, Layers: 2, KVHeads: 2, Ratio: 1 - 50./90, Protection: prot}, 1, nil)
+	require.NoError(t, err)
+	many, err := c.LayerBudgets(Demand{T: 400, Layers: 2, KVHeads: 2, Ratio: 1 - 50./400, Protection: prot}, 1, nil)
+	require.NoError(t, err)
+	require.NotEqual(t, few, many, "the two rules differ")
+}
+
+// TestFloorOfLUKV: no head falls below max(⌈0.01·T⌉, protected entries), for lengths that are
+// multiples of 100 and others (spec 5.7).
+func TestFloorOfLUKV(t *testing.T) {
+	ratios := make([]float64, solve.Levels*2)
+	for i := range solve.Levels { // one head keeps nothing where it can
+		both := 2 * float64(i+1) / 100
+		ratios[2*i] = min(1, both)
+		ratios[2*i+1] = both - ratios[2*i]
+	}
+	id := DefaultProfileIdentity()
+	id.Model, id.Metric = "test", MetricConfig{Name: "keydiff"}
+	profile, err := NewProfile(id, 1, 2, ratios, nil)
+	require.NoError(t, err)
+	a, err := NewAllocator(AllocatorConfig{Name: "lukv"}, profile)
+	require.NoError(t, err)
+	for T, floor := range map[int]int{200: 2, 201: 3, 250: 3, 299: 3, 300: 3, 301: 4, 1050: 11, 90: 1, 101: 2} {
+		got, err := Allocate(a, Demand{T: T, Layers: 1, KVHeads: 2, Ratio: 0.6}, nil)
+		require.NoError(t, err)
+		require.Equal(t, floor, got[0][0], "T = %d: %v", T, got)
+		got, err = Allocate(a, Demand{T: T, Layers: 1, KVHeads: 2, Ratio: 0.6, Protection: Protection{Sinks: 4, Window: 1}}, nil)
+		require.NoError(t, err)
+		require.Equal(t, max(floor, 5), got[0][0], "T = %d with protected entries: %v", T, got)
 	}
 }
 

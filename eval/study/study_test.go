@@ -3,6 +3,7 @@ package study
 import (
 	"bytes"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -98,6 +99,18 @@ func TestLosses(t *testing.T) {
 	for i := range greedy {
 		assert.LessOrEqual(t, repaired[i], greedy[i]+1e-12)
 		assert.Less(t, repaired[i], uniform[i])
+	}
+
+	// The solvers' losses are shares of the importance of the questions that they worked
+	// on: the first one alone gives the same, and uniform budgets lose what is not recalled.
+	one, err := Losses(t.Context(), m, questions[:1], o)
+	require.NoError(t, err)
+	require.Equal(t, solver.Lines, figure(t, one, "solver").Lines)
+	kept := line(t, figure(t, one, "recall").Lines, "snapkv")
+	for i, x := range line(t, solver.Lines, "uniform").X {
+		at := slices.Index(kept.X, x)
+		require.GreaterOrEqual(t, at, 0)
+		assert.InDelta(t, 1-kept.Y[at], uniform[i], 0.01, "at %v", x)
 	}
 
 	// The mean over heads of local ratios is the global one.
