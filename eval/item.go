@@ -36,7 +36,7 @@ type Item struct {
 	Line int `json:"-"` // line of the file, from 1
 }
 
-// reference is what predictions for the item are compared with.
+// reference returns the item's answers for scoring.
 func (it *Item) reference() *scoring.Reference {
 	return &scoring.Reference{Task: it.Task, Answers: it.Answers, Classes: it.Classes}
 }

@@ -80,7 +80,7 @@ type Answer struct {
 	Score      float64  `json:"score"`
 	Empty      bool     `json:"empty,omitempty"` // nothing was left to score once cleaned
 
-	// Notes say what a user should know about how the context was compressed.
+	// Notes are remarks for users about the compression of the context.
 	Notes []string `json:"notes,omitempty"`
 
 	// Error says why there is no answer: the context, the question or the

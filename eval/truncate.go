@@ -32,7 +32,7 @@ type cutGroup struct {
 }
 
 // cut cuts the context of a group of items to what fits with the question and answer of
-// each, so that what is kept does not depend on what else is asked.
+// each, so that the kept items do not depend on other questions.
 func (r *runner) cut(group []int) []cutGroup {
 	head, _ := r.parts(group[0])
 	if r.o.Truncate == TruncateError {

@@ -30,7 +30,7 @@ type Options struct {
 	// or BF16. Append rounds to it once, to nearest, ties to even.
 	Type tensor.Type
 
-	// CPU is the instruction set for conversions; nil: what the machine has. Results do
+	// CPU is the instruction set for conversions; nil: that of the machine. Results do
 	// not depend on it.
 	CPU *kernels.CPU
 

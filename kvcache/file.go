@@ -201,7 +201,7 @@ type saveBuffers struct {
 // SaveFile saves the cache to a file, see Save. The file appears under its name
 // only when it is complete and on disk, replacing any older one; on failure
 // nothing is left behind and an older file stays. Only its owner may read the
-// file, since it reveals what the context said.
+// file, since it reveals the context.
 func (c *Cache) SaveFile(ctx context.Context, path string, meta map[string]string, extra ...safetensors.Named) error {
 	save := func(w io.Writer) error { return c.save(ctx, w, meta, extra) }
 	if err := atomicfile.Write(path, 0o600, save); err != nil {
@@ -220,7 +220,7 @@ func LoadFile(ctx context.Context, path string, o Options) (c *Cache, meta map[s
 	return f.only(ctx, o)
 }
 
-// File is a saved cache whose header has been read, so that what it belongs to is
+// File is a saved cache whose header has been read, so that its model and method are
 // known before its entries take memory. The checksum is not verified before Load.
 type File struct {
 	name string

@@ -10,7 +10,7 @@ import (
 	"github.com/lukv/lukv/kernels"
 )
 
-// pool holds what the caches of a family share.
+// pool holds the memory that the caches of a family share.
 type pool struct {
 	pageBytes int
 	host      *memory

@@ -15,7 +15,7 @@ type Stats struct {
 	HighWater   int64 // largest Bytes since New, Load or Fork
 }
 
-// Stats returns what the cache holds now.
+// Stats returns the current contents of the cache.
 func (c *Cache) Stats() Stats {
 	s := Stats{PageBytes: c.pageBytes(), HighWater: c.high.Load() * c.pageBytes()}
 	for i := range c.heads {
@@ -49,7 +49,7 @@ func (c *Cache) pageBytes() int64 { return int64(c.pool.pageBytes) }
 // included. It may be called at any time.
 func (c *Cache) Bytes() int64 { return c.pages.Load() * c.pageBytes() }
 
-// PoolStats describes what a family of caches holds in total, on the host and on
+// PoolStats describes the contents of a family of caches in total, on the host and on
 // the device.
 type PoolStats struct {
 	Caches    int64 // not yet closed
@@ -57,7 +57,7 @@ type PoolStats struct {
 	FreeBytes int64 // bytes of free pages kept in memory for reuse
 }
 
-// PoolStats returns what the cache's family holds now. It may be called at any
+// PoolStats returns the current contents of the cache's family. It may be called at any
 // time.
 func (c *Cache) PoolStats() PoolStats {
 	s := c.pool.host.arena.Stats()

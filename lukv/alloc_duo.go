@@ -66,7 +66,7 @@ func (a duo) Budgets(d Demand, _ []Scores) ([][]int, error) {
 	}
 	flat := make([]int, d.Units())
 	for _, i := range order {
-		more := max(0, min(rest, d.T-few)) // everything, until one head gets what is left
+		more := max(0, min(rest, d.T-few)) // everything, until one head gets the rest
 		flat[i] = few + more
 		rest -= more
 	}

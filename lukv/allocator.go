@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Knowledge says what an allocator must have seen before it can give budgets.
+// Knowledge is the input that an allocator needs before it can give budgets.
 type Knowledge int
 
 const (

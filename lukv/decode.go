@@ -58,7 +58,7 @@ func (d *Decoding) Protect(p Protection) *Decoding {
 // buffer is the number of query rows kept from earlier passes.
 func (d *Decoding) buffer() int { return max(d.cfg.Buffer, 0) }
 
-// DecodeNeeds says what has to be passed to a [DecodeLayer].
+// DecodeNeeds lists the inputs of a [DecodeLayer].
 type DecodeNeeds struct {
 	Queries bool // Record takes queries after RoPE
 	PreRoPE bool // Record takes queries before RoPE
@@ -68,7 +68,7 @@ type DecodeNeeds struct {
 	Values  bool // After reads the layer's values
 }
 
-// Needs says what the layers of d need.
+// Needs lists the inputs of the layers of d.
 func (d *Decoding) Needs() DecodeNeeds {
 	n := d.metric.Needs(maxSlots, 0)
 	return DecodeNeeds{
@@ -219,7 +219,7 @@ func (s *DecodeLayer) reserve(n int) {
 
 // Record takes n query rows of the current pass, the first at position pos:
 // row i after RoPE at post[i*stride:], before RoPE at pre[i*stride:], [H*D]
-// each. What the metric does not need may be nil. Rows are copied.
+// each. Inputs that the metric does not need may be nil. Rows are copied.
 func (s *DecodeLayer) Record(pos int, post, pre []float32, n, stride int) {
 	s.reserve(n)
 	s.recorded += n

@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// DecodeState is what a [DecodeLayer] has seen but not yet used between two passes,
+// DecodeState is the state of a [DecodeLayer] between two passes,
 // as plain arrays: all that a saved session needs to continue with the same bits.
 type DecodeState struct {
 	Passes    int         // since the last cut

@@ -102,7 +102,7 @@ type defensiveHead struct {
 	score  []float64 // worst case, not below the head's mean
 	plain  []float64 // mean attention
 	own    float64   // attention that the window pays to itself
-	compat float64   // what the published code takes it to be
+	compat float64   // the same as the published code computes it
 	norms  []float64 // share of the output norm among the heads
 }
 

@@ -12,7 +12,7 @@ import (
 const (
 	WeightsNone = "none" // every layer weighs the same
 	WeightsCut  = "cut"  // by what cutting the layer alone does to the answers (default)
-	WeightsSpan = "span" // by what it adds to a cut of all layers
+	WeightsSpan = "span" // by its contribution to a cut of all layers
 )
 
 // Weights says how the layers of a profile of output errors weigh against

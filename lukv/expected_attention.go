@@ -50,7 +50,7 @@ func (m expectedAttention) Score(ctx context.Context, l *Layer) (Scores, error) 
 	}
 	s := l.NewScores()
 	return s, l.EachHead(ctx, func(h int, ws *Workspace) error {
-		// Sinks are positions of the text; what is left of them leads the cache.
+		// Sinks are positions of the text; those that remain are first in the cache.
 		first := visible(l.positions(h), len(s[h]), m.Sinks-1)
 		for t := range first {
 			s[h][t] = float32(math.Inf(1))

@@ -59,7 +59,7 @@ type RepeatText struct {
 	Inputs               bool // Repetition.Inputs are wanted
 }
 
-// RepeatScores is what a repetition of the context says about its entries: for
+// RepeatScores ranks the entries of a context by a repetition of it: for
 // every cached entry, the most attention that any query paid to it while repeating
 // the chunk that the entry belongs to (Kim et al., "KVzip", 2025; spec 3.4). The
 // repetition runs on top of the full cache; its own entries are not kept.

@@ -12,7 +12,7 @@ import (
 	"github.com/lukv/lukv/kernels"
 )
 
-// Layer is what a metric sees of one attention layer. The compressing code
+// Layer is one attention layer as a metric sees it. The compressing code
 // fills it from a cache; only the fields that the metric's Needs names have to
 // be set. Functions may be called from several goroutines at once for different
 // heads when Parallel is set.
@@ -160,7 +160,7 @@ func visible(pos []int32, T, p int) int {
 	return sort.Search(T, func(t int) bool { return int(pos[t]) > p })
 }
 
-// check reports what is missing or contradictory for a metric with needs n.
+// check reports inputs that are missing or contradictory for a metric with needs n.
 func (l *Layer) check(name string, n Needs) error {
 	err := l.checkShape()
 	if err == nil {

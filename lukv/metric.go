@@ -18,7 +18,7 @@ import (
 //   - Rerotates() bool says whether the owner of the cache must renumber what
 //     is kept (see [Rerotate]).
 type Metric interface {
-	// Needs says what Score will read for heads of T entries with the uniform
+	// Needs lists the inputs of Score for heads of T entries with the uniform
 	// share n (0: not known).
 	Needs(T, n int) Needs
 
@@ -51,7 +51,7 @@ type ProfileProtecter interface {
 	ProfileProtection() Protection
 }
 
-// Needs says what a metric reads from a Layer.
+// Needs lists the fields of a Layer that a metric reads.
 type Needs struct {
 	Keys, Values bool
 
@@ -86,7 +86,7 @@ type Needs struct {
 	Budgets bool
 }
 
-// Union returns what metrics with needs n and x read together. Errors: needs that
+// Union returns the needs of metrics with needs n and x together. Errors: needs that
 // contradict each other within one pass.
 func (n Needs) Union(x Needs) (Needs, error) {
 	if n.Stats && x.Stats && n.StatsSkip != x.StatsSkip {
@@ -129,8 +129,8 @@ func Score(ctx context.Context, m Metric, l *Layer) (Scores, error) {
 	return s, l.checkScores(name, s)
 }
 
-// Refine returns the scores that entries are selected by: what a [Refiner] makes
-// of s, or s itself for any other metric. The arguments are those of [Refiner].
+// Refine returns the scores that entries are selected by: those that a [Refiner] makes
+// from s, or s itself for any other metric. The arguments are those of [Refiner].
 func Refine(ctx context.Context, m Metric, l *Layer, s Scores, budgets []int) (Scores, error) {
 	r, ok := m.(Refiner)
 	if !ok {

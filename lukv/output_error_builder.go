@@ -17,7 +17,7 @@ import (
 // the smallest that a context allows.
 var keptGrid = []float64{.02, .03, .05, .075, .1, .15, .2, .25, .3, .4, .5, .6, .7, .8, .9, 1}
 
-// OutputErrors are what a profile of output errors was solved from. Nothing more
+// OutputErrors are the measurements from which a profile of output errors was solved. Nothing more
 // is needed to solve it again. U counts the KV heads of all layers, layer by
 // layer; those of layers that take no part have empty rows.
 type OutputErrors struct {
@@ -56,7 +56,7 @@ type AnswerErrors struct {
 	Divergence []float64
 }
 
-// OutputErrorBuilder adds up what was measured on the answers to calibration
+// OutputErrorBuilder adds up measurements of the answers to calibration
 // questions and solves once for all of them. Pairs are added in a fixed order;
 // the state can be saved after any of them and the work resumed with the same
 // result. Not safe for concurrent use, except for Counts and States.

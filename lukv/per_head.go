@@ -57,7 +57,7 @@ func (m perHead) used() []int {
 	return slices.Compact(used)
 }
 
-// union returns what the metrics in use need together.
+// union returns the needs of the metrics in use together.
 func (m perHead) union(T, n int) (Needs, error) {
 	var needs Needs
 	which := m.used()
@@ -82,7 +82,7 @@ func (m perHead) Needs(T, n int) Needs {
 	return needs
 }
 
-// Protection returns what all of the metrics protect.
+// Protection returns the protected set that all of the metrics share.
 func (m perHead) Protection(T, n int) Protection {
 	p := m.Metrics[0].Protection(T, n)
 	for _, x := range m.Metrics[1:] {

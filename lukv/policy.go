@@ -164,7 +164,7 @@ func ProfiledProtection(m Metric) Protection {
 	return p
 }
 
-// CacheShape is what a policy needs to know about a model's cache.
+// CacheShape describes a model's cache to a policy.
 type CacheShape struct {
 	Layers        int
 	KVHeads       int
@@ -249,7 +249,7 @@ func (p *Policy) Compile(model string, shape CacheShape) (*Compiled, error) {
 	return c, nil
 }
 
-// calibrated returns a metric with what the profile has measured for it.
+// calibrated returns a metric with the measurements of the profile.
 func (c *Compiled) calibrated(model string, m Metric) (Metric, error) {
 	p := c.policy.Profile
 	switch {
@@ -345,8 +345,8 @@ func (c *Compiled) Metric() Metric { return c.metric }
 // Allocator returns the allocator.
 func (c *Compiled) Allocator() Allocator { return c.allocator }
 
-// Rerotates reports whether the owner of the cache must renumber what is kept
-// of the prompt (see [Rerotate]).
+// Rerotates reports whether the owner of the cache must renumber the kept
+// entries of the prompt (see [Rerotate]).
 func (c *Compiled) Rerotates() bool {
 	m, ok := c.metric.(interface{ Rerotates() bool })
 	return ok && m.Rerotates()
@@ -376,7 +376,7 @@ func (c *Compiled) Refine(ctx context.Context, d Demand, l *Layer, s Scores, bud
 // Decoding returns the decode-time compression, nil if there is none.
 func (c *Compiled) Decoding() *Decoding { return c.decoding }
 
-// Demand returns what the policy asks of a cache of T entries per head. If it
+// Demand returns the demand of the policy on a cache of T entries per head. If it
 // is [Demand.NoOp], the cache stays as it is and nothing need be scored.
 // A policy that compresses only while decoding gives an untouched demand.
 func (c *Compiled) Demand(T int) Demand {
@@ -401,7 +401,7 @@ func (c *Compiled) protection(T, n int) Protection {
 	return c.metric.Protection(T, n)
 }
 
-// Notes says what a user should know about the outcome of d: budgets that are
+// Notes returns remarks for users about the outcome of d: budgets that are
 // nearly nothing, protected entries that do not fit, a pyramid without slope.
 func (c *Compiled) Notes(d Demand, budgets [][]int) []string {
 	if d.NoOp() {
@@ -424,7 +424,7 @@ func (c *Compiled) Notes(d Demand, budgets [][]int) []string {
 // (spec 7.1), for [DecodeLayer.After]: target entries per head on average.
 // Allocators that know budgets beforehand are asked as if the layer held every
 // position seen so far, of which target may stay; heads that hold less than
-// their budget keep what they hold. The others are asked for this layer alone,
+// their budget keep all entries. The others are asked for this layer alone,
 // as if it were the whole model. With the uniform allocator the function is
 // nil, which gives every head target.
 func (c *Compiled) DecodeBudgets() DecodeBudgets {

@@ -39,7 +39,7 @@ const (
 	SolverRepair = "greedy+repair" // with [solve.Repair] on every level
 )
 
-// ProfileIdentity says what a profile was made from and how.
+// ProfileIdentity describes the inputs and the method of a profile.
 type ProfileIdentity struct {
 	// Model is the fingerprint of the checkpoint, Metric the metric with its
 	// parameters (a builder writes them all out), Protection the protected
@@ -118,8 +118,8 @@ func (id *ProfileIdentity) Validate() error {
 // compression (i+1)/100 head h of layer l has the fraction Level(i)[l][h] of
 // its entries removed. Immutable and safe for concurrent use.
 type Profile struct {
-	// For a profile from a .npy file, Identity is what the importer was
-	// told.
+	// For a profile from a .npy file, Identity is the one given to the
+	// importer.
 	Identity ProfileIdentity
 
 	Pairs      int   // (context, question) pairs averaged; 0: not known
@@ -132,7 +132,7 @@ type Profile struct {
 	// modify.
 	QueryCenters [][]QueryCenter
 
-	// OutputErrors is what a profile of output errors was solved from, nil for
+	// OutputErrors holds the measurements of a profile of output errors, nil for
 	// other objectives or if not known. Do not modify.
 	OutputErrors *OutputErrors
 

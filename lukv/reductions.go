@@ -9,7 +9,7 @@ import (
 	"github.com/lukv/lukv/kernels"
 )
 
-// Reductions: what metrics are made of. Each goes over all entries of a layer, heads in
+// Reductions are the building blocks of metrics. Each goes over all entries of a layer, heads in
 // parallel, and returns a row per KV head, [K][Len(h)], or per query head, [H][Len(h)]
 // with h its KV head. Rows are in the layer's scratch, until its Next, or without one on
 // the Go heap; the caller may change them. With an [Accelerator] they are computed

@@ -21,7 +21,7 @@ type Preset[T any] struct {
 	Value T
 }
 
-// registry holds what a configuration can name: metrics, or allocators. Each is
+// registry holds the metrics or the allocators that a configuration can name. Each is
 // a struct type whose JSON is its parameters, with the defaults as a value.
 type registry[T any] struct {
 	kind string // "metric" or "allocator", for messages
@@ -124,7 +124,7 @@ func (r *registry[T]) typed(t reflect.Type) *registered[T] {
 	return nil
 }
 
-// names lists what is registered, in registration order.
+// names lists the registered names, in registration order.
 func (r *registry[T]) names() []string {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -145,7 +145,7 @@ func (r *registry[T]) canonical(name string) string {
 	return name
 }
 
-// read builds what a configuration describes: the defaults, or those of the
+// read builds the value that a configuration describes: the defaults, or those of the
 // preset, with the parameters that are given. If the result has a method
 // Validate() error, that has the last word.
 func (r *registry[T]) read(c config) (v T, err error) {
@@ -359,7 +359,7 @@ func decodeStrict(data []byte, v any) error {
 	return nil
 }
 
-// jsonKind says what a Go type is in JSON.
+// jsonKind names the kind of JSON value that a Go type is read from.
 func jsonKind(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.String:

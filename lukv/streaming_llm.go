@@ -10,7 +10,7 @@ import "context"
 type streamingLLM struct {
 	Sinks int `json:"sinks"`
 
-	// Rerotate renumbers what is kept (see [Rerotate]). The metric itself
+	// Rerotate renumbers the kept entries (see [Rerotate]). The metric itself
 	// ignores it; the owner of the cache acts on it.
 	Rerotate bool `json:"rerotate"`
 }
@@ -25,7 +25,7 @@ func (m streamingLLM) ProfileProtection() Protection { return Protection{Sinks: 
 
 func (streamingLLM) Needs(T, n int) Needs { return Needs{} }
 
-// Protection is empty: the scores alone express what is kept for every budget.
+// Protection is empty: the scores alone determine the kept entries for every budget.
 func (streamingLLM) Protection(T, n int) Protection { return Protection{} }
 
 func (m streamingLLM) Score(ctx context.Context, l *Layer) (Scores, error) {

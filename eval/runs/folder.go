@@ -34,7 +34,7 @@ const (
 	maxName = 120
 )
 
-// Info is run.json: what a run is, and what made it.
+// Info is run.json: the identity of a run and the program that made it.
 type Info struct {
 	Format   string          `json:"format"`
 	Hash     string          `json:"settings_hash"`

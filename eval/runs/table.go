@@ -20,7 +20,7 @@ const (
 	ByRatio    = "ratio"    // the average over tasks
 )
 
-// Options say what a table shows.
+// Options select the contents of a table.
 type Options struct {
 	By         string    // ByTask if ""
 	Ratios     []float64 // empty: all; the full cache is always shown
@@ -212,7 +212,7 @@ func (o *Options) check(all []*Run) error {
 	return errors.Join(among("metric", o.Metrics, metrics), among("allocator", o.Allocators, allocators), among("ratio", o.Ratios, ratios))
 }
 
-// among returns an error that names what is asked for but not there.
+// among returns an error that names values that are asked for but absent.
 func among[T cmp.Ordered](what string, asked []T, there map[T]bool) error {
 	for _, a := range asked {
 		if !there[a] {
@@ -409,7 +409,7 @@ func (t *Table) compare(methods []*method, against string) {
 	}
 }
 
-// note adds what a reader must know.
+// note adds a remark for readers.
 func (t *Table) note(all []*Run) {
 	failed := 0
 	for _, r := range all {

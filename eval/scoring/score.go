@@ -36,7 +36,7 @@ const (
 	MatchCode           Match = "code_sim"       // similarity of the first line of code
 )
 
-// Clean says what is done to a prediction before it is scored.
+// Clean says how a prediction is prepared before it is scored.
 //
 // RULER (spec evaluation 3.7): white space is trimmed, control characters up to
 // U+001F are replaced, and white space is trimmed again. LongBench (5.1): for
@@ -65,7 +65,7 @@ type Options struct {
 	CodeSim CodeSim
 }
 
-// Reference is what a prediction is compared with.
+// Reference holds the answers that a prediction is compared with.
 type Reference struct {
 	Task    string   // chooses the measure, unless Options do
 	Answers []string // the accepted ones

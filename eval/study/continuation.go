@@ -241,7 +241,7 @@ func compressed(ctx context.Context, ob *model.Observation, policy lukv.Policy, 
 	return predicted(ctx, s, rest)
 }
 
-// predicted returns -ln p of the tokens that follow what a session holds. The
+// predicted returns -ln p of the tokens that follow the contents of a session. The
 // first needs the logits of the context, which a compressed session has like any
 // other.
 func predicted(ctx context.Context, s *model.Session, rest []int32) ([]float64, error) {

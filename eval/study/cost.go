@@ -34,7 +34,7 @@ const decoded = 16
 
 // Cost measures the cache at its peak and after compression, and the time to the
 // first token (prefill, compression, one token of a question), of contexts of
-// arbitrary tokens: what they say does not matter.
+// arbitrary tokens: their meaning does not matter.
 func Cost(ctx context.Context, m *model.Model, o CostOptions) ([]report.Figure, error) {
 	if err := o.check(m); err != nil {
 		return nil, err

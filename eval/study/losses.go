@@ -133,7 +133,7 @@ func Losses(ctx context.Context, m *model.Model, questions []Question, o LossOpt
 // sumsPart is the name of the part that holds the sums.
 const sumsPart = "sums"
 
-// begin tells the state what the sums depend on.
+// begin tells the state on which inputs the sums depend.
 func (l *losses) begin(questions []Question) error {
 	profiles := make([]string, len(l.o.Profiles))
 	for i, p := range l.o.Profiles {
@@ -291,7 +291,7 @@ func ranked(imp, scores []float32) []float32 {
 	return out
 }
 
-// allocate adds what a metric loses under every allocator.
+// allocate adds the losses of a metric under every allocator.
 func (l *losses) allocate(metric, T int, imp, scores [][][]float32, mass float64) error {
 	layers := make([]lukv.Scores, len(scores))
 	for i := range scores {

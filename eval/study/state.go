@@ -23,7 +23,7 @@ type State struct {
 	Command string `json:"command"` // the program's command line, for its user
 	Model   string `json:"model"`
 
-	// Inputs is a hash of what the parts depend on besides the model. The study sets it,
+	// Inputs is a hash of the inputs of the parts besides the model. The study sets it,
 	// and refuses a state with a different one.
 	Inputs string                     `json:"inputs"`
 	Parts  map[string]json.RawMessage `json:"parts"`
