@@ -267,3 +267,34 @@ func TestOffsets(t *testing.T) {
 		}
 	}
 }
+
+// TestLargestNumbers: the largest number that a field takes is no fault of the server,
+// alone or together with a prompt.
+func TestLargestNumbers(t *testing.T) {
+	ts := start(t, Options{}, engine.Options{MaxBytes: 64 << 20})
+	const large, larger = 2147483647, 9223372036854775807
+	for _, more := range []object{
+		{"max_tokens": large}, {"min_tokens": large, "max_tokens": large}, {"min_tokens": large}, {"top_k": 1 << 30}, {"thinking_token_budget": large},
+		{"seed": larger},
+		{"context": "a b c", "kv_compression": object{"budget_tokens": large}},
+		{"context": "a b c", "kv_compression": object{"budget_tokens": larger}},
+		{"context": "a b c", "kv_compression": object{"budget_bytes": larger}},
+		{"context": "a b c", "kv_compression": object{"ratio": 0.5, "protection": object{"sinks": large, "window": large}}},
+		{"context": "a b c", "kv_compression": object{"ratio": 0.5, "decode": object{"mode": "periodic", "target_size": large, "buffer": large}}},
+		{"context": "a b c", "kv_compression": object{"ratio": 0.5, "decode": object{"mode": "periodic", "target_size": 8, "interval": large, "buffer": large}}},
+		{"context": "a b c", "kv_compression": object{"ratio": 0.5, "metric": object{"name": "snapkv", "window": large}}},
+	} {
+		for _, path := range []string{"/v1/chat/completions", "/v1/completions"} {
+			r := ask("hello", object{"max_tokens": 3})
+			for k, v := range more {
+				r[k] = v
+			}
+			if r["prompt"] = "hello"; path == "/v1/completions" {
+				delete(r, "messages")
+			}
+			status, text, _ := ts.do(t, "POST", path, mustJSON(t, r))
+			require.Less(t, status, 500, "%v: %s", more, text)
+			require.NotContains(t, text, "unknown field", "%v", more)
+		}
+	}
+}

@@ -199,9 +199,9 @@ func (s *Server) compression(f *fields, v *served, others ...string) *lukv.Polic
 			o.values[key] = json.RawMessage(`{"name":` + string(v) + `}`)
 		}
 	}
-	notZero(o)
+	notZero(o, "budget_tokens", "budget_bytes")
 	if decode := o.object("decode"); decode != nil {
-		notZero(decode)
+		notZero(decode, "target_size", "interval", "buffer") // a buffer of -1 is none
 		o.adopt(decode)
 	}
 	if wrong := exactKeys(f.raw("kv_compression")); wrong != "" {
@@ -229,11 +229,11 @@ func (s *Server) compression(f *fields, v *served, others ...string) *lukv.Polic
 	return s.fitting(v, p)
 }
 
-// notZero refuses budgets of 0, which a policy takes for none.
-func notZero(o *fields) {
-	for _, key := range []string{"budget_tokens", "budget_bytes"} {
+// notZero refuses numbers of 0 that a policy would take for absent ones.
+func notZero(o *fields, keys ...string) {
+	for _, key := range keys {
 		if string(o.raw(key)) == "0" {
-			o.fail(key, "found 0, expected more; leave it out for no budget")
+			o.fail(key, "found 0, expected another number; leave it out for the default")
 		}
 	}
 }

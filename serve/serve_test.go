@@ -609,6 +609,8 @@ var badRequests = []struct{ path, body, want string }{
 	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"context":"a","kv_compression":{"ratio":0.5,"ſinks":3}}`, "unknown"},
 	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"context":"a","kv_compression":{"budget_tokens":0}}`, "budget_tokens: found 0"},
 	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"context":"a","kv_compression":{"budget_bytes":0}}`, "budget_bytes: found 0"},
+	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"context":"a","kv_compression":{"ratio":0.5,"decode":{"mode":"periodic","target_size":0}}}`, "decode.target_size: found 0"},
+	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"context":"a","kv_compression":{"ratio":0.5,"decode":{"mode":"periodic","target_size":8,"buffer":0}}}`, "decode.buffer: found 0"},
 	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"max_tokens":1000000000000}`, "expected at most 2147483647"},
 	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"structured_outputs":{"chioce":["a"]}}`, "structured_outputs.chioce: unknown"},
 	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"structured_outputs":{}}`, "found no format"},

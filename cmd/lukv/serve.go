@@ -248,7 +248,7 @@ func (c *serveCmd) open(e *env, s *serve.Server, events *kvevents.Publisher, log
 	var models []*model.Model
 	o := engine.Options{
 		MaxBytes: int64(c.MaxCache), MaxRunning: c.MaxRunning, MaxQueue: c.MaxQueue, Latency: c.Latency,
-		MaxTokens: c.MaxContext, CacheType: c.session().CacheType, Lookup: c.Lookup, Log: log,
+		RequestBytes: int64(c.MaxRequests), MaxTokens: c.MaxContext, CacheType: c.session().CacheType, Lookup: c.Lookup, Log: log,
 	}
 	if c.Store != "" {
 		o.Store, o.StoreBytes = filepath.Join(c.Store, "prefixes"), int64(c.StoreBytes)
