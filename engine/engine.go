@@ -164,6 +164,7 @@ type Engine struct {
 	replays   []*choice   // answers that are recomputed, as a prompt is, since they lost their cache
 	replayed  int         // tokens in parts that recompute answers
 	draws     []*choice   // whose logits are there, but not yet the next token
+	each      []*job      // scratch: a copy of running
 	ready     []*choice   // scratch: those that are drawn
 	drawReady func(i int) // draws ready[i]
 	masks     sync.WaitGroup
@@ -352,7 +353,8 @@ func (e *Engine) receive() bool {
 			e.finish(j, err)
 		}
 	}
-	for _, j := range slices.Clone(e.running) {
+	e.each = append(e.each[:0], e.running...)
+	for _, j := range e.each {
 		if err := e.cancelled(j); err != nil {
 			e.leave(j)
 			e.finish(j, err)

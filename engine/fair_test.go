@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"math"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
+	"github.com/lukv/lukv/tensor"
 )
 
 // evenly returns a mask that allows every token, as long as wait returns nil.
@@ -261,4 +263,37 @@ func TestRequestBytes(t *testing.T) {
 	_, err = e.Submit(within(t), Request{Prompt: tokens[0]})
 	require.ErrorIs(t, err, ErrClosed)
 	require.Zero(t, e.account.used.Load())
+}
+
+// TestNothingPerToken: in steady state, tokens of answers allocate nothing on the Go heap,
+// however many there are. A pass allocates once, in model.Pass.
+func TestNothingPerToken(t *testing.T) {
+	cfg := &model.Config{
+		Arch: "llama", Layers: 1, Hidden: 32, Intermediate: 32, Heads: 2, KVHeads: 1, HeadDim: 16, Vocab: 50, MaxPositions: 4096,
+		NormEps: 1e-5, Rope: model.RopeConfig{Theta: 10000}, Windows: []int{0}, BOS: []int{1}, EOS: []int{2},
+	}
+	weights, err := model.RandomWeights(t.Context(), cfg, tensor.F32, 1)
+	require.NoError(t, err)
+	m, err := model.New(cfg, weights, model.WithThreads(2))
+	require.NoError(t, err)
+	defer m.Close()
+	verifyWith(t, nil)
+	for _, choices := range []int{1, 4} {
+		e := newEngine(t, m, Options{})
+		allocations := func(tokens int) int64 {
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			s, err := e.Submit(within(t), Request{Prompt: []int32{1, 2, 3}, Choices: choices, Sampling: model.Sampling{MaxTokens: tokens, IgnoreEOS: true, Temperature: 1, LogProbs: true}})
+			require.NoError(t, err)
+			for err == nil {
+				_, err = s.Next(context.Background())
+			}
+			require.ErrorIs(t, err, io.EOF)
+			runtime.ReadMemStats(&after)
+			return int64(after.Mallocs - before.Mallocs)
+		}
+		allocations(3000) // until everything has its size
+		more := allocations(3000) - allocations(1000)
+		require.Less(t, more, int64(2000*11/10), "%d choices", choices)
+	}
 }

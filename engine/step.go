@@ -241,7 +241,8 @@ func (e *Engine) blame(err error) {
 // passed handles the results of a pass: answers whose last token was fed are ready for
 // the next one, and prompts may be finished.
 func (e *Engine) passed() {
-	for _, j := range slices.Clone(e.running) {
+	e.each = append(e.each[:0], e.running...)
+	for _, j := range e.each {
 		if j.session != nil {
 			j.progressed()
 			if read, err := j.next(); err != nil {

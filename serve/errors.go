@@ -84,7 +84,8 @@ func asError(err error, limit int) *apiError {
 	case errors.Is(err, grammar.ErrBudget):
 		return invalid("response_format", "the format of the answer: %v", grammar.ErrBudget)
 	case errors.As(err, &memory) && memory.InUse == 0:
-		return &apiError{status: http.StatusBadRequest, Type: "invalid_request_error", Code: "memory_limit", Message: err.Error()}
+		return &apiError{status: http.StatusBadRequest, Type: "invalid_request_error", Code: "memory_limit",
+			Message: fmt.Sprintf("the answers asked for need up to %d bytes besides their KV caches, the limit is %d", memory.Needed, memory.Limit)}
 	case errors.As(err, &memory):
 		return &apiError{status: http.StatusServiceUnavailable, retry: 2, Type: "server_error", Code: "memory_limit", Message: err.Error()}
 	case errors.Is(err, errNoToken):

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp/syntax"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -62,15 +63,12 @@ func (c *compiler) pattern(text string, least, most int) (int32, error) {
 // and bounds on the length depend on.
 type place struct {
 	inst         uint32
-	begun, ended bool // a character was read; no more may come
-	length       int  // characters read, as far as bounds need it
+	length       int32 // characters read, as far as bounds need it
+	begun, ended bool  // a character was read; no more may come
 }
 
-// placeEdge leads from one place to another; chars nil: without a character.
-type placeEdge struct {
-	chars []rune // pairs of bounds
-	to    int
-}
+// placeEdge leads from one place to another, by a character if the first has any.
+type placeEdge struct{ from, to int32 }
 
 // expression reads, from one node to another, the texts of least to most characters (most
 // -1: no bound) that an expression matches as a whole, inside a JSON string or as they are.
@@ -80,16 +78,17 @@ func (c *compiler) expression(from, to int32, re *syntax.Regexp, least, most int
 	if err != nil {
 		return err
 	}
-	edges, complete, err := c.places(prog, least, most)
+	list, edges, err := c.places(prog, least, most)
 	if err != nil {
 		return err
 	}
-	live := livePlaces(edges, complete)
+	complete := func(p place) bool { return prog.Inst[p.inst].Op == syntax.InstMatch && int(p.length) >= least }
+	live := livePlaces(list, edges, complete)
 	if !live[0] {
 		return nil // nothing
 	}
 	r := c.nodes[from].rule
-	nodes := make([]int32, len(edges))
+	nodes := make([]int32, len(list))
 	for i := range nodes {
 		if live[i] {
 			nodes[i] = c.node(r)
@@ -97,54 +96,62 @@ func (c *compiler) expression(from, to int32, re *syntax.Regexp, least, most int
 	}
 	c.skip(from, nodes[0])
 	sets := charSets{c: c, json: json, rules: map[*rune]int32{}}
-	for i, out := range edges {
-		if !live[i] || c.err != nil {
-			continue
-		}
-		if complete[i] {
+	for i, p := range list {
+		if live[i] && complete(p) {
 			c.skip(nodes[i], to)
 		}
-		for _, e := range out {
-			switch {
-			case !live[e.to]:
-			case e.chars == nil:
-				c.skip(nodes[i], nodes[e.to])
-			default:
-				sets.add(nodes[i], nodes[e.to], e.chars)
-			}
+	}
+	chars := setsOf(prog)
+	for _, e := range edges {
+		switch set := chars[list[e.from].inst]; {
+		case !live[e.to] || c.err != nil:
+		case set == nil:
+			c.skip(nodes[e.from], nodes[e.to])
+		default:
+			sets.add(nodes[e.from], nodes[e.to], set)
 		}
 	}
 	return nil
 }
 
-// places returns the edges of the places that texts may go through; complete tells where a
-// text may end.
-func (c *compiler) places(prog *syntax.Prog, least, most int) (edges [][]placeEdge, complete []bool, err error) {
+// setsOf returns the characters of each instruction, nil if it reads none.
+func setsOf(prog *syntax.Prog) [][]rune {
+	sets := make([][]rune, len(prog.Inst))
+	for i := range sets {
+		sets[i] = runesOf(&prog.Inst[i])
+	}
+	return sets
+}
+
+// places returns the places that texts may go through, the first of them first, and their
+// edges in order of the places.
+func (c *compiler) places(prog *syntax.Prog, least, most int) (list []place, edges []placeEdge, err error) {
 	if c.patterns += len(prog.Inst); c.patterns > maxNodes {
 		return nil, nil, fmt.Errorf("all patterns together need more than %d states", maxNodes)
 	}
-	sets := make([][]rune, len(prog.Inst))
 	begins, ends := false, false
 	for i := range prog.Inst {
 		in := &prog.Inst[i]
-		sets[i] = runesOf(in)
 		begins = begins || in.Op == syntax.InstEmptyWidth && syntax.EmptyOp(in.Arg) == syntax.EmptyBeginText
 		ends = ends || in.Op == syntax.InstEmptyWidth && syntax.EmptyOp(in.Arg) == syntax.EmptyEndText
 	}
-	index := map[place]int{}
-	var list []place
-	visit := func(p place) int {
+	index := map[place]int32{}
+	at := int32(-1)
+	visit := func(p place) {
 		p.begun, p.ended = p.begun && begins, p.ended && ends
 		i, ok := index[p]
 		if !ok {
-			i = len(list)
+			i = int32(len(list))
 			index[p] = i
 			list = append(list, p)
 		}
-		return i
+		if at >= 0 {
+			edges = append(edges, placeEdge{at, i})
+		}
 	}
 	visit(place{inst: uint32(prog.Start)})
 	for i := 0; i < len(list); i++ {
+		at = int32(i)
 		if err := c.look(1); err != nil {
 			return nil, nil, err
 		}
@@ -153,11 +160,10 @@ func (c *compiler) places(prog *syntax.Prog, least, most int) (edges [][]placeEd
 		}
 		p := list[i]
 		in := &prog.Inst[p.inst]
-		var out []placeEdge
 		follow := func(to uint32) {
 			next := p
 			next.inst = to
-			out = append(out, placeEdge{nil, visit(next)})
+			visit(next)
 		}
 		switch in.Op {
 		case syntax.InstAlt, syntax.InstAltMatch:
@@ -178,17 +184,15 @@ func (c *compiler) places(prog *syntax.Prog, least, most int) (edges [][]placeEd
 				return nil, nil, errors.New("anchors of lines and word borders inside of it are not supported")
 			}
 		default: // characters
-			if next := p.length + 1; len(sets[p.inst]) > 0 && !p.ended && (most < 0 || next <= most) {
+			if next := int(p.length) + 1; readsCharacter(in) && !p.ended && (most < 0 || next <= most) {
 				if most < 0 {
 					next = min(next, least)
 				}
-				out = append(out, placeEdge{sets[p.inst], visit(place{in.Out, true, false, next})})
+				visit(place{inst: in.Out, length: int32(next), begun: true})
 			}
 		}
-		edges = append(edges, out)
-		complete = append(complete, in.Op == syntax.InstMatch && p.length >= least)
 	}
-	return edges, complete, nil
+	return list, edges, nil
 }
 
 var (
@@ -220,25 +224,42 @@ func runesOf(in *syntax.Inst) []rune {
 	return nil
 }
 
+// readsCharacter reports whether an instruction reads one of at least one character.
+func readsCharacter(in *syntax.Inst) bool {
+	switch in.Op {
+	case syntax.InstRuneAny, syntax.InstRuneAnyNotNL:
+		return true
+	}
+	return (in.Op == syntax.InstRune1 || in.Op == syntax.InstRune) && len(in.Rune) > 0
+}
+
 // livePlaces reports from which places a complete one can be reached.
-func livePlaces(edges [][]placeEdge, complete []bool) []bool {
-	into := make([][]int, len(edges))
-	var todo []int
-	for i, out := range edges {
-		for _, e := range out {
-			into[e.to] = append(into[e.to], i)
-		}
-		if complete[i] {
-			todo = append(todo, i)
+func livePlaces(list []place, edges []placeEdge, complete func(place) bool) []bool {
+	first := make([]int32, len(list)+1) // of the edges into a place, in into
+	for _, e := range edges {
+		first[e.to+1]++
+	}
+	for i := range list {
+		first[i+1] += first[i]
+	}
+	into, filled := make([]int32, len(edges)), slices.Clone(first)
+	for _, e := range edges {
+		into[filled[e.to]] = e.from
+		filled[e.to]++
+	}
+	var todo []int32
+	for i, p := range list {
+		if complete(p) {
+			todo = append(todo, int32(i))
 		}
 	}
-	live := make([]bool, len(edges))
+	live := make([]bool, len(list))
 	for len(todo) > 0 {
 		i := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
 		if !live[i] {
 			live[i] = true
-			todo = append(todo, into[i]...)
+			todo = append(todo, into[first[i]:first[i+1]]...)
 		}
 	}
 	return live
