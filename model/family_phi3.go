@@ -15,6 +15,9 @@ var phi3Family = family{
 		if o.Has("sliding_window") {
 			width = o.slidingWindow()
 		}
+		if width >= c.MaxPositions { // as most of them have it: every token sees all others
+			width = 0
+		}
 		o.windows(c, 0, width)
 	},
 }
