@@ -465,19 +465,15 @@ func (r *run) losses() error {
 					if err != nil {
 						return err
 					}
-					an, err := lukv.Analyze(r.ctx, imp, p.Scores[i], budgets, d.Protection, true)
-					if err != nil {
-						return err
-					}
 					key := methodName(lukv.MetricConfigOf(metric).Name, ratio, a)
 					if total[key] == nil {
 						total[key] = &sums{}
 					}
-					t := an.Total()
-					total[key].mass += t.Mass
-					total[key].oracle += t.OracleLoss
-					for l, heads := range imp { // unlike the oracle, metrics have to keep what is protected
+					for l, heads := range imp { // unlike the oracle, metrics have to keep protected entries
 						for h, importance := range heads {
+							total[key].mass += lukv.DroppedMass(importance, nil)
+							kept = lukv.Keep(kept, importance, budgets[l][h], lukv.Protection{})
+							total[key].oracle += lukv.DroppedMass(importance, kept)
 							kept = lukv.Keep(kept, p.Scores[i][l][h], budgets[l][h], d.Protection)
 							total[key].loss += lukv.DroppedMass(importance, kept)
 						}
