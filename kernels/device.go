@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/lukv/lukv/tensor"
 )
 
 var (
@@ -106,40 +108,106 @@ type DeviceMemory struct {
 	Buffers     int // live buffers
 }
 
-// Device is an open accelerator: memory for weights and cache pages, and passes
-// over them. It is safe for concurrent use; work runs in the order in which it
-// was submitted. After ErrDeviceLost every method but Close fails with it.
+// Device is an open accelerator: memory, and operations on it. It is the whole contract
+// between a model and the hardware that it runs on: whoever implements Device, and passes
+// package kernels/conformance, runs every model that lukv runs.
+//
+//   - [Device.Matrix] and [Device.Buffer] make memory. Buffers hold activations, norms and
+//     biases; shared buffers carry numbers between host and device.
+//   - [Encoder] records operations on buffers and runs them. Recording and running are
+//     separate, so that decoding records once and runs for every token.
+//   - [Pages] keep the keys and values of caches, [Attention] says which entries the rows
+//     of a pass append and see. It also computes the reductions over entries that metrics
+//     are made of.
+//
+// The arithmetic of every operation is that of the function of [CPU] with the same name,
+// up to the bound that the operation states in package kernels/conformance. The bits of a
+// row depend only on its own operands, not on the other rows or on how rows are divided
+// among calls.
+//
+// A Device is safe for concurrent use; work runs in the order in which it was submitted.
+// After ErrDeviceLost every method but Close fails with it. Methods that allocate fail with
+// ErrDeviceMemory if there is too little memory, and then allocate nothing.
 type Device interface {
 	Info() DeviceInfo
 	Memory() DeviceMemory
 
-	// Matrix copies weights to the device, Vector copies numbers such as biases and
-	// norms. Without enough memory they fail with ErrDeviceMemory and allocate nothing.
+	// Matrix copies weights to the device.
 	Matrix(ctx context.Context, m Matrix) (DeviceMatrix, error)
-	Vector(ctx context.Context, v []float32) (DeviceVector, error)
 
-	// Rows allocates memory for n rows of cols f32 numbers, with undefined contents.
-	Rows(n, cols int) (DeviceRows, error)
+	// Buffer allocates rows × cols elements on the device, all zero. The type is F32, or
+	// BF16 for activations that are rounded to nearest even when they are written.
+	Buffer(t tensor.Type, rows, cols int) (Buffer, error)
+
+	// Shared allocates rows × cols f32 numbers, all zero, that the host uses in place.
+	Shared(use SharedUse, rows, cols int) (SharedBuffer, error)
+
+	// Write copies numbers, [N][columns], to rows, Read copies rows to numbers, after all
+	// work that was submitted before.
+	Write(ctx context.Context, dst Rows, src []float32) error
+	Read(ctx context.Context, dst []float32, src Rows) error
 
 	// Pages creates an empty pool of cache pages.
 	Pages(l PageLayout) (PagePool, error)
 
-	// Pass allocates what passes of a shape need.
-	Pass(s PassShape) (Pass, error)
+	// Attention allocates the state of attention for passes of a shape.
+	Attention(s AttentionShape) (Attention, error)
+
+	// Encoder returns an encoder without lists.
+	Encoder() (Encoder, error)
 
 	// Close releases everything, including what was not freed. A second Close does
 	// nothing.
 	Close() error
 }
 
-// DeviceMatrix, DeviceVector and DeviceRows are memory of the device that made
-// them. Free does not wait: call it only when no pass uses them. A second Free
-// does nothing.
-type (
-	DeviceMatrix interface{ Free() }
-	DeviceVector interface{ Free() }
-	DeviceRows   interface{ Free() }
+// DeviceMatrix is a matrix of weights on the device that made it. Free does not wait: call
+// it only when no list that uses the matrix is running. A second Free does nothing. The
+// same holds for every other Free below.
+type DeviceMatrix interface{ Free() }
+
+// Buffer is memory for rows of numbers on the device that made it.
+type Buffer interface{ Free() }
+
+// SharedBuffer is a Buffer whose numbers the host sees. Operations take it only where they
+// say so.
+type SharedBuffer interface {
+	Buffer
+
+	// Floats returns the numbers, [rows][cols]. They are valid until Free and may be
+	// accessed only while no list that uses the buffer is running.
+	Floats() []float32
+}
+
+// SharedUse says which way the numbers of a shared buffer go.
+type SharedUse uint8
+
+const (
+	HostWrites SharedUse = iota // the device reads; reading may be slow for the host
+	HostReads                   // the device writes
 )
+
+// Rows is a part of a buffer: rows [First, First+N).
+type Rows struct {
+	Buffer   Buffer
+	First, N int
+}
+
+// Part returns rows first … first+n-1 of r.
+func (r Rows) Part(first, n int) Rows { return Rows{r.Buffer, r.First + first, n} }
+
+// NewVector copies numbers such as a norm or a bias to a new buffer of one row.
+func NewVector(ctx context.Context, d Device, v []float32) (Buffer, error) {
+	b, err := d.Buffer(tensor.F32, 1, len(v))
+	if err != nil {
+		return nil, err
+	}
+	if err := d.Write(ctx, Rows{b, 0, 1}, v); err != nil {
+		b.Free()
+		return nil, err
+	}
+	return b, nil
+}
 
 // DevicePage is a page of a pool. The zero DevicePage is no page.
 type DevicePage uint64
@@ -193,217 +261,179 @@ type PageTable interface {
 	Free()
 }
 
-// PassShape says what passes can compute.
-type PassShape struct {
-	Rows      int // maximum number of rows, a row being a token
-	Sequences int // maximum number of sequences
-	Logits    int // maximum number of rows of logits
-
-	Hidden, Heads, KVHeads, HeadDim, Intermediate, Vocab int
-
-	Windows []int   // attention window, in tokens, of every layer on the device; 0 for none
-	BF16    bool    // activations are rounded to bf16 before products; all matrices are bf16 then
-	Scale   float32 // of attention scores, log2 e included
-	Page    PageLayout
-
-	// AttentionBF16 rounds to bf16, as AttentionArgs.BF16 does, the rotated queries and
-	// the attention weights, which are 0 where the score is more than 60 below the
-	// largest of its block. Page.Type must then be BF16.
-	AttentionBF16 bool
-}
-
-// Activation names a matrix of activations of a pass, [rows][columns] of f32 as far as the
-// host can see.
-type Activation uint8
-
-const (
-	ActX         Activation = iota // [Hidden] residual stream
-	ActNorm                        // [Hidden] normalised
-	ActQ                           // [Heads*HeadDim]
-	ActK                           // [KVHeads*HeadDim]
-	ActV                           // [KVHeads*HeadDim]
-	ActAttention                   // [Heads*HeadDim]
-	ActMLP                         // [Intermediate]
-	ActLogits                      // [Vocab]
-	ActBranch                      // [Hidden] what a branch adds to ActX; devices have none
-)
-
-// Columns returns the number of columns of an activation.
-func (s *PassShape) Columns(a Activation) int {
-	switch a {
-	case ActQ, ActAttention:
-		return s.Heads * s.HeadDim
-	case ActK, ActV:
-		return s.KVHeads * s.HeadDim
-	case ActMLP:
-		return s.Intermediate
-	case ActLogits:
-		return s.Vocab
-	}
-	return s.Hidden
-}
-
-// DeviceProduct is one matrix product of a MatMul: Dst = src·Wᵀ + Bias.
-type DeviceProduct struct {
+// Linear is a matrix product with its bias: x·Wᵀ + Bias.
+type Linear struct {
 	W    DeviceMatrix
-	Dst  Activation
-	Bias DeviceVector // or nil
+	Bias Buffer // [1][rows of W], or nil
 }
 
-// PassSpan is a span of consecutive tokens of one sequence in a pass: rows
-// [Row, Row+N).
-type PassSpan struct{ Row, N int }
+// Product is one of the products of a MatMul. Dst has as many rows as the source.
+type Product struct {
+	Linear
+	Dst Rows
+}
 
-// Pass holds the memory of one forward pass at a time and records operations. It
-// may be used by one goroutine at a time. Recording and running are separate, so
-// that decoding records once and runs for every token:
+// CommandList is a recorded list of operations. Free releases it.
+type CommandList interface{ Free() }
+
+// Encoder records operations on buffers of its device and runs the recorded lists. It
+// belongs to one goroutine at a time.
 //
-//	p.Begin(rows); p.SetInput(); p.Norm(…); …; list, err := p.End()
-//	copy(p.In(), x); p.SetRow(…); p.SetSpans(…); p.SetHead(…)
-//	err = p.Run(ctx, list)
+//	e.Begin()
+//	e.Copy(x, in); e.Norm(h, x, w, eps); e.MatMul(h, false, products); …
+//	list, err := e.End()
+//	copy(in.Floats(), embeddings); a.SetSpans(…); a.SetHead(…)
+//	err = e.Run(ctx, list)
 //
-// Running allocates nothing on the Go heap. The bits of a row depend only on its own
-// operands, whatever else is in the pass.
-type Pass interface {
-	// Begin starts recording operations on rows rows; End stops and returns the list.
-	// End reports arguments that did not fit.
-	Begin(rows int)
-	End() (PassList, error)
+// An operation reads and writes its rows when the list runs, after all operations that were
+// recorded before it. Operations keep no slice that they were given. Unless an operation
+// says otherwise, its rows are f32 and not shared, and its operands do not overlap.
+// Running allocates nothing on the Go heap.
+type Encoder interface {
+	// Begin starts recording and discards a recording that was not ended. End stops and
+	// returns the list, or an error for the first operation whose arguments did not fit.
+	Begin()
+	End() (CommandList, error)
 
-	// SetInput sets ActX to the contents of In at the time the list runs.
-	SetInput()
-	// LoadRows sets ActX to the rows of r from first on; StoreRows does the reverse.
-	LoadRows(r DeviceRows, first int)
-	StoreRows(r DeviceRows, first int)
-	// Norm sets ActNorm to the RMS-normalised ActX.
-	Norm(w DeviceVector, eps float64)
-	// MatMul computes products of src. With add they are added to their Dst, which must
-	// be ActX, ActQ, ActK or ActV.
-	MatMul(src Activation, add bool, products []DeviceProduct)
-	// HeadNorm normalises every head of ActQ or ActK in place; w is [HeadDim].
-	HeadNorm(a Activation, w DeviceVector, eps float64)
-	// RopeAppend rotates ActQ and ActK by the rows' cosines and sines and stores keys and
-	// values in the pages of the layer's heads. With AttentionBF16 it rounds ActQ.
-	RopeAppend(layer int)
-	// Attend sets ActAttention from ActQ and the layer's pages. With stats, ReadStats
-	// can read the softmax statistics afterwards.
-	Attend(layer int, stats bool)
-	// GateUp sets ActMLP to SwiGLU(ActNorm·gateᵀ + gb, ActNorm·upᵀ + ub); biases may be nil.
-	GateUp(gate, up DeviceMatrix, gb, ub DeviceVector)
-	// Logits sets n rows of ActLogits to the products of head with the rows of ActX from
-	// first on, normalised with w, and makes them available to OutLogits.
-	Logits(w DeviceVector, eps float64, head DeviceMatrix, first, n int)
+	// Run runs a list and waits for it. When ctx is done, it soon returns the context's
+	// cause, after the device has finished what it had begun: long operations and long
+	// lists are interrupted in between.
+	Run(ctx context.Context, list CommandList) error
 
-	// In returns host memory for the rows of SetInput, [rows][Hidden]. CosSin returns that
-	// for the cosines and sines of every row, [rows][HeadDim]: HeadDim/2 cosines, then as
-	// many sines. Both are valid until Close and may be written only while no list runs.
-	In() []float32
-	CosSin() []float32
+	// Copy copies src to dst, which has as many rows and columns and the same type. Either
+	// may be shared.
+	Copy(dst, src Rows)
 
-	// SetSpans says which rows belong to sequence i = 0 … len(spans)-1; positions,
-	// [rows], holds those of the rows.
-	SetSpans(spans []PassSpan, positions []int32)
-	// SetHead says where the entries of a KV head of a sequence are: its pages, with
-	// room for the rows that the pass appends, the number of entries before the
-	// pass, and the logical slot of entry 0. Call it before every Run: a table that
-	// grew has moved.
-	SetHead(layer, seq, head int, t PageTable, entries, base int)
+	// Embed sets row i of dst to row ids[i] of the table, widened; ids is a shared buffer
+	// of one column that holds whole numbers. An id beyond the table gives zeros.
+	Embed(dst Rows, table DeviceMatrix, ids Rows)
 
-	// Run runs a list and waits for it. When ctx is done, it soon returns the
-	// context's cause, after the device has finished what it had begun.
-	Run(ctx context.Context, list PassList) error
+	// Norm sets dst to the RMS-normalised rows of src, times weight, [1][columns]. dst may
+	// be bf16.
+	Norm(dst, src Rows, weight Buffer, eps float64)
 
-	// OutLogits returns n rows of logits, [n][Vocab], valid until the next Run.
-	OutLogits(n int) []float32
-	// Read copies n rows of an activation, from first on, to dst, [n][columns].
-	Read(ctx context.Context, dst []float32, a Activation, first, n int) error
-	// ReadStats copies the softmax statistics of n rows, from first on, to dst, [n][Heads].
-	ReadStats(ctx context.Context, dst []Softmax, first, n int) error
+	// HeadNorm normalises each head of x in place: as many columns as weight has.
+	HeadNorm(x Rows, weight Buffer, eps float64)
 
-	// Close releases the memory of the pass and of its lists.
+	// MatMul computes products of src, which may be bf16. With add they are added to their
+	// Dst.
+	MatMul(src Rows, add bool, products []Product)
+
+	// GateUp sets dst to SwiGLU(src·gate, src·up). Both may be bf16.
+	GateUp(dst, src Rows, gate, up Linear)
+
+	// Add adds src to dst.
+	Add(dst, src Rows)
+
+	// ArgMax sets each row of dst, one column, to the index of the largest element of the
+	// row of src, the first among equals. NaN is never the largest.
+	ArgMax(dst, src Rows)
+
+	// RopeAppend rotates queries q and keys k in place by the rows' cosines and sines and
+	// stores keys and values v in the pages of the layer's heads. Row i is row i of the
+	// pass that a describes. cosSin is shared: HeadDim/2 cosines, then as many sines, for
+	// each row. With AttentionShape.BF16 it rounds q.
+	RopeAppend(a Attention, layer int, q, k, v, cosSin Rows)
+
+	// Attend sets dst, which may be bf16, to the attention of rotated queries q over the
+	// layer's pages. With stats, the softmax statistics are kept for Attention.ReadStats
+	// and ColumnSums.
+	Attend(a Attention, layer int, dst, q Rows, stats bool)
+
+	// Moments adds rows first … first+n-1 of q to the statistics. It does not matter how
+	// rows are divided among calls.
+	Moments(m Moments, q Rows, first, n int)
+
+	// ColumnSums adds, per query head, the attention weights that rows first … first+n-1
+	// of the pass give to every entry. They are consecutive tokens of sequence seq, the
+	// layer has no window, and Attend with stats precedes it in the list. It does not
+	// matter how rows are divided among calls.
+	ColumnSums(s ColumnSums, a Attention, layer, seq int, q Rows, first, n int)
+
+	// Close releases the encoder and its lists.
 	Close()
 }
 
-// MetricPass is a Pass that also computes, on the device, what compression ranks
-// entries by. Moments and ColumnSums are recorded like the operations of Pass; the
-// others compute at once, on the entries that SetHead last named for the layer and
-// the sequence: call it again after the rows of a pass were appended.
+// AttentionShape says what an Attention is for.
+type AttentionShape struct {
+	Rows      int // maximum number of rows of a pass, a row being a token
+	Sequences int // maximum number of sequences
+
+	Heads, KVHeads, HeadDim int
+
+	Windows []int   // attention window of every layer on the device, in tokens; 0 for none
+	Scale   float32 // of scores, log2 e included
+	Page    PageLayout
+
+	// BF16 rounds to bf16, as AttentionArgs.BF16 does, the rotated queries and the
+	// attention weights, which are 0 where the score is more than 60 below the largest of
+	// its block. Page.Type must then be BF16.
+	BF16 bool
+}
+
+// RowSpan is a span of consecutive tokens of one sequence in a pass: rows [Row, Row+N).
+type RowSpan struct{ Row, N int }
+
+// Attention knows where the rows of a pass are in the caches of their sequences, layer by
+// layer, and reduces over the entries there. It belongs to one goroutine at a time, and
+// may be changed only while no list that uses it is running.
 //
-// Scores are returned in new memory, a row per KV head with an element per entry;
-// larger means keep. They are exact up to the rounding of the device.
-type MetricPass interface {
-	Pass
+// The reductions compute at once, over the entries that SetHead last named for the layer
+// and the sequence: call it again after a pass has appended its rows. They return new
+// memory, a row per KV head or per query head with an element per entry, exact up to the
+// rounding of the device.
+type Attention interface {
+	// SetSpans says which rows belong to sequence i = 0 … len(spans)-1; positions,
+	// [rows], holds those of the rows.
+	SetSpans(spans []RowSpan, positions []int32)
 
-	// NewMoments allocates memory for statistics of a layer's queries: their means
-	// and, with covariance, second moments, initially of no rows.
-	NewMoments(covariance bool) (DeviceMoments, error)
+	// SetHead says where the entries of a KV head of a sequence are: its pages, with
+	// room for the rows that the pass appends, the number of entries before the
+	// pass, and the logical slot of entry 0. Call it before every Run: a table that
+	// grew has moved. It allocates nothing.
+	SetHead(layer, seq, head int, t PageTable, entries, base int)
 
-	// Moments adds rows first … first+n-1 of ActQ, as they are at that point, to the
-	// statistics of every query head: record it before RopeAppend. It does not
-	// matter how rows are divided among calls.
-	Moments(m DeviceMoments, first, n int)
+	// ReadStats copies the softmax statistics of n rows, from first on, to dst, [n][Heads].
+	ReadStats(ctx context.Context, dst []Softmax, first, n int) error
 
-	// ReadMoments returns the number of rows so far and writes the mean of a query
-	// head, [HeadDim], and the biased covariance, [HeadDim][HeadDim], unless cov is nil.
-	ReadMoments(ctx context.Context, m DeviceMoments, head int, mean, cov []float64) (n int, err error)
-
-	// NewSums allocates memory for attention column sums, initially zero, of heads with
-	// up to entries entries.
-	NewSums(entries int) (DeviceSums, error)
-
-	// ColumnSums adds, per query head, the attention weights that rows first …
-	// first+n-1 give to every entry. The rows are consecutive tokens of sequence
-	// seq, the layer has no window, and Attend(layer, true) comes before it in the
-	// list. It does not matter how rows are divided among calls.
-	ColumnSums(s DeviceSums, layer, seq, first, n int)
-
-	// WindowScores returns SnapKV's scores from the sums of the last o.Window rows, with
-	// +Inf for the last o.Window entries.
-	WindowScores(ctx context.Context, layer, seq int, s DeviceSums, o WindowScoring) ([][]float32, error)
-
-	// AnchorScores returns minus the cosine of every key with the mean of its head's
-	// unit keys. KeyNorms and ValueNorms return the lengths of keys and of values.
-	AnchorScores(ctx context.Context, layer, seq int) ([][]float32, error)
+	// KeyNorms and ValueNorms return the lengths of keys and of values, per KV head.
 	KeyNorms(ctx context.Context, layer, seq int) ([][]float32, error)
 	ValueNorms(ctx context.Context, layer, seq int) ([][]float32, error)
 
-	// OutputNorms has a row per query head: the norm of every value after the
-	// part of the output projection out, [Hidden, Heads*HeadDim], that reads the head.
-	// Norm 1 is the sum of absolute values, norm 2 the length.
-	OutputNorms(ctx context.Context, layer, seq int, out DeviceMatrix, norm int) ([][]float32, error)
+	// MeanCosines returns the cosine of every key with the mean of its head's unit keys,
+	// per KV head.
+	MeanCosines(ctx context.Context, layer, seq int) ([][]float32, error)
 
-	// ExpectedScores returns the scores of Expected Attention, given moments of the
-	// rotated queries.
-	ExpectedScores(ctx context.Context, layer, seq int, o ExpectedScoring) ([][]float32, error)
+	// OutputNorms returns, per query head, the norm of every value after the part of
+	// the output projection, [any, Heads*HeadDim], that reads the head: norm 1 is the sum
+	// of absolute values, norm 2 the length.
+	OutputNorms(ctx context.Context, layer, seq int, projection DeviceMatrix, norm int) ([][]float32, error)
+
+	// QuadraticForm returns k·linear[q] + kᵀ·form[q]·k for every query head q and key k of
+	// its KV head. linear is [Heads][HeadDim]; form is [Heads][HeadDim][HeadDim], upper
+	// triangles with zeros below, or nil for none.
+	QuadraticForm(ctx context.Context, layer, seq int, linear, form []float32) ([][]float32, error)
+
+	// Moments allocates statistics of the query heads of a layer: their means and, with
+	// covariance, second moments, initially of no rows. ReadMoments returns the number of
+	// rows so far and writes the mean of a query head, [HeadDim], and the biased
+	// covariance, [HeadDim][HeadDim], unless cov is nil.
+	Moments(covariance bool) (Moments, error)
+	ReadMoments(ctx context.Context, m Moments, head int, mean, cov []float64) (n int, err error)
+
+	// ColumnSums allocates sums of attention, initially zero, for heads of up to the given
+	// number of entries. ReadColumnSums returns them per query head, for the entries of a
+	// layer and sequence.
+	ColumnSums(entries int) (ColumnSums, error)
+	ReadColumnSums(ctx context.Context, s ColumnSums, layer, seq int) ([][]float32, error)
+
+	// Free releases the memory, that of statistics and sums included.
+	Free()
 }
 
-// DeviceMoments and DeviceSums are statistics on the device, used with the
-// MetricPass that made them. Free releases their memory; so does Close of the pass.
+// Moments and ColumnSums are statistics on the device, used with the Attention that made
+// them.
 type (
-	DeviceMoments interface{ Free() }
-	DeviceSums    interface{ Free() }
+	Moments    interface{ Free() }
+	ColumnSums interface{ Free() }
 )
-
-// WindowScoring holds the parameters of WindowScores.
-type WindowScoring struct {
-	Window      int  // rows that the sums cover, at least 1
-	Kernel      int  // width of the pooling along entries, odd
-	MaxPool     bool // pool by the maximum, not the mean
-	GroupMax    bool // reduce a group by the maximum, not the mean
-	ReduceFirst bool // reduce over the group before pooling
-}
-
-// ExpectedScoring holds the parameters of ExpectedScores. The logit of a key k for
-// query head q is k·Mean[q] + kᵀ·Form[q]·k; logits go through a softmax over the
-// entries that are not sinks, and the score is the mean over the group. With ValueNorm,
-// Epsilon is added to it and the sum multiplied by the value's length. Sinks score +Inf.
-type ExpectedScoring struct {
-	Mean      []float32 // [Heads][HeadDim]
-	Form      []float32 // [Heads][HeadDim][HeadDim], upper triangle with zeros below; nil: no second moments
-	Sinks     []int     // [KVHeads] leading entries that are always kept; nil: none
-	ValueNorm bool
-	Epsilon   float64
-}
-
-// PassList is a recorded list of operations. Free releases it.
-type PassList interface{ Free() }

@@ -69,7 +69,7 @@ func TestRowsOfALostDevice(t *testing.T) {
 	d := newFake()
 	c := open(t, Options{Layers: 1, KVHeads: 1, HeadDim: 4, PageEntries: 16, Device: d})
 	add(t, c, 0, 0, 0, 40)
-	d.failAt(1, kernels.ErrDeviceLost)
+	d.FailAt(1, kernels.ErrDeviceLost)
 	dst := slices.Repeat([]float32{7}, 4*40)
 	require.Equal(t, make([]float32, 4*40), c.Keys(0, 0, 0, 40, dst))
 	require.ErrorIs(t, c.Err(), kernels.ErrDeviceLost)

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/internal/arena"
+	"github.com/lukv/lukv/internal/testdevice"
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/tensor"
 )
@@ -76,15 +77,17 @@ func tables(c *Cache) (n int64) {
 // TestTableGrowsInPlace counts the entries that changes write to a page table;
 // the fake device checks their values.
 func TestTableGrowsInPlace(t *testing.T) {
-	c := open(t, Options{Layers: 1, KVHeads: 1, HeadDim: 2, PageEntries: 16, Windows: []int{64}, Device: newFake()})
+	d, was := newFake(), 0
+	c := open(t, Options{Layers: 1, KVHeads: 1, HeadDim: 2, PageEntries: 16, Windows: []int{64}, Device: d})
 	reserve(t, c, 0, 0, 0, 16*100)
-	table := c.Table(0, 0).(*fakeTable)
+	table := c.Table(0, 0).(*testdevice.Table)
 	want := func(written int) {
 		t.Helper()
 		require.Same(t, table, c.Table(0, 0))
-		require.Equal(t, c.heads[0].remote, table.pages[:len(c.heads[0].remote)])
-		require.Equal(t, written, table.written)
-		table.written = 0
+		require.Equal(t, c.heads[0].remote, table.Pages[:len(c.heads[0].remote)])
+		now := d.Counts().TableEntriesWritten
+		require.Equal(t, written, now-was)
+		was = now
 	}
 	want(100)
 	reserve(t, c, 0, 0, 1600, 1616)
@@ -125,10 +128,10 @@ func TestSteadyReserveAllocatesNothing(t *testing.T) {
 	}
 	step()
 	require.Zero(t, testing.AllocsPerRun(1000, step))
-	d := c.Options().Device.(*fakeDevice)
-	calls := d.calls
+	d := c.Options().Device.(*testdevice.Device)
+	calls := d.Counts().Calls
 	step()
-	require.Equal(t, calls, d.calls, "calls of the device within a page")
+	require.Equal(t, calls, d.Counts().Calls, "calls of the device within a page")
 }
 
 // TestViewsAreKept counts the pages fetched to read a head on a device, all of them
@@ -143,10 +146,10 @@ func TestViewsAreKept(t *testing.T) {
 	}
 	reads := func(what string, want int, do func()) {
 		t.Helper()
-		was, calls := d.reads, d.calls
+		was, calls := d.Counts().PagesRead, d.Counts().Calls
 		do()
-		require.Equal(t, want, d.reads-was, what)
-		require.Equal(t, min(want, 1), d.calls-calls, what)
+		require.Equal(t, want, d.Counts().PagesRead-was, what)
+		require.Equal(t, min(want, 1), d.Counts().Calls-calls, what)
 	}
 	view := func(layer, head int) func() { return func() { c.View(layer, head) } }
 	reads("first", 3, view(0, 0))
@@ -175,7 +178,7 @@ func TestViewsAreKept(t *testing.T) {
 	to := newFake()
 	loaded, _, err := load(t.Context(), "x", saved(t, one, nil), Options{Device: to})
 	require.NoError(t, err)
-	require.Equal(t, 1, to.writes, "seven pages go to a device at once")
+	require.Equal(t, 1, to.Counts().Writes, "seven pages go to a device at once")
 	require.NoError(t, loaded.Close())
 }
 
@@ -206,7 +209,7 @@ func TestConcurrentViews(t *testing.T) {
 // faultScript is the state of a script that makes every kind of change at least
 // once, on two caches of a family. held is what their heads must hold after a step.
 type faultScript struct {
-	d    *fakeDevice
+	d    *testdevice.Device
 	o    Options
 	c, f *Cache
 	held [2][4][]int32 // positions
@@ -271,8 +274,8 @@ func reserveErr(c *Cache, layer, head int, from, to int32) error {
 // lost device.
 func (s *faultScript) want(t *testing.T, step string) {
 	t.Helper()
-	s.d.paused = true
-	defer func() { s.d.paused = false }()
+	s.d.Pause(true)
+	defer s.d.Pause(false)
 	for at, c := range []*Cache{s.c, s.f} {
 		if c == nil {
 			continue
@@ -282,7 +285,7 @@ func (s *faultScript) want(t *testing.T, step string) {
 			l, h := i/2, i%2
 			got := c.Positions(l, h, nil)
 			require.True(t, slices.Equal(want, got), "%s: cache %d head %d: got positions %v, want %v", step, at, i, got, want)
-			if l >= s.o.DeviceLayers || !s.d.lost() {
+			if l >= s.o.DeviceLayers || !s.d.Lost() {
 				k, v := rows(want, 4, 4)
 				require.True(t, slices.Equal(k, c.Keys(l, h, 0, len(want), nil)), "%s: cache %d head %d: keys", step, at, i)
 				require.True(t, slices.Equal(v, c.Values(l, h, 0, len(want), nil)), "%s: cache %d head %d: values", step, at, i)
@@ -310,14 +313,14 @@ func TestFaults(t *testing.T) {
 func runFaults(t *testing.T, at int, fault error) bool {
 	d, live := newFake(), arena.Live()
 	s := &faultScript{d: d, o: Options{Layers: 2, KVHeads: 2, HeadDim: 4, PageEntries: 16, Windows: []int{32, 0}, Device: d, DeviceLayers: 1}}
-	d.failAt(at, fault)
+	d.FailAt(at, fault)
 	for _, x := range faultSteps {
-		step, was := fmt.Sprintf("fault at use %d, %s", at, x.name), d.failed()
+		step, was := fmt.Sprintf("fault at use %d, %s", at, x.name), d.Failed()
 		err := x.do(s)
-		if !was && d.failed() {
+		if !was && d.Failed() {
 			require.ErrorIs(t, err, fault, step)
 			s.want(t, step)
-			if d.lost() || s.err() != nil {
+			if d.Lost() || s.err() != nil {
 				break
 			}
 			// The failed step changed nothing, and succeeds when repeated.
@@ -348,9 +351,9 @@ func runFaults(t *testing.T, at int, fault error) bool {
 			require.NoError(t, c.Close())
 		}
 	}
-	d.wantEmpty(t)
+	d.WantEmpty(t)
 	require.Equal(t, live, arena.Live())
-	return d.failed()
+	return d.Failed()
 }
 
 // err returns the device error of one of the caches, nil if neither has one.
@@ -374,7 +377,7 @@ func TestLostWhileReading(t *testing.T) {
 	add(t, c, 0, 0, 0, n)
 	add(t, c, 1, 0, 0, 40)
 	require.NoError(t, c.Err())
-	d.failAt(2, kernels.ErrDeviceLost)
+	d.FailAt(2, kernels.ErrDeviceLost)
 	k, _ := rows(span(0, n), dim, dim)
 	clear(k[3*size*dim:])
 	require.True(t, slices.Equal(k, c.Keys(0, 0, 0, n, nil)), "the first pages, then zeros")
@@ -401,5 +404,5 @@ func TestFullCountsBothMemories(t *testing.T) {
 	require.NoError(t, c.Truncate(16))
 	reserve(t, c, 0, 0, 16, 17)
 	require.Equal(t, 2*page, c.Stats().DeviceBytes)
-	require.Len(t, d.pages, 2)
+	require.Len(t, d.Holders(), 2)
 }

@@ -31,7 +31,7 @@ func testNothingLeaks(t *testing.T, at place) {
 			if at.device == nil {
 				require.Equal(t, live+100*f.Bytes(), arena.Live())
 			} else {
-				require.Equal(t, 100, at.device.pools)
+				require.Equal(t, 100, at.device.Counts().Pools)
 			}
 			for _, f := range alive {
 				require.NoError(t, f.Close())

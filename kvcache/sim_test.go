@@ -275,10 +275,7 @@ func (s *sim) Check(t *rapid.T) {
 		}
 	}
 	if s.at.device != nil {
-		for r, n := range remote {
-			require.Equal(t, n, s.at.device.pages[r].refs, "holders of a page of the device")
-		}
-		require.Len(t, s.at.device.pages, len(remote), "pages of the device")
+		require.Equal(t, remote, s.at.device.Holders(), "holders of the device's pages")
 	}
 	for b, n := range refs {
 		require.Equal(t, n, b.Refs(), "references of a page")

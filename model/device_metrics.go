@@ -15,7 +15,7 @@ import (
 
 // deviceWatch is what a watcher keeps on the device for one layer and session.
 type deviceWatch struct {
-	moments    kernels.DeviceMoments // of the queries from position skip on; nil: not wanted
+	moments    kernels.Moments // of the queries from position skip on; nil: not wanted
 	covariance bool
 	skip       int
 	windows    []windowSums
@@ -25,7 +25,7 @@ type deviceWatch struct {
 // position from on, pays to every entry.
 type windowSums struct {
 	size, from int
-	sums       kernels.DeviceSums
+	sums       kernels.ColumnSums
 }
 
 func (w *deviceWatch) free() {
@@ -51,7 +51,7 @@ func (p *pass) rowsFrom(g *span, from int) (first, n int) {
 func (d *deviceRun) recordMoments(g *span) {
 	if w := g.watch.onDevice(); w != nil && w.moments != nil {
 		if first, n := d.rowsFrom(g, w.skip); n > 0 {
-			d.p.(kernels.MetricPass).Moments(w.moments, first, n)
+			d.e.Moments(w.moments, d.act(actQ), first, n)
 		}
 	}
 }
@@ -61,7 +61,7 @@ func (d *deviceRun) recordSums(at, seq int, g *span) {
 	if w := g.watch.onDevice(); w != nil {
 		for _, x := range w.windows {
 			if first, n := d.rowsFrom(g, x.from); n > 0 {
-				d.p.(kernels.MetricPass).ColumnSums(x.sums, at, seq, first, n)
+				d.e.ColumnSums(x.sums, d.a, at, seq, d.act(actQ), first, n)
 			}
 		}
 	}
@@ -87,14 +87,12 @@ func (w *watcher) onDevice() *deviceWatch {
 	return w.device
 }
 
-// metricPass returns the run's pass on a device if it has the layer and can compute
-// metrics, and nil otherwise.
-func (r *run) metricPass(at int) kernels.MetricPass {
+// attention returns the run's attention on a device if it has the layer, nil otherwise.
+func (r *run) attention(at int) kernels.Attention {
 	if r == nil || r.dev == nil || at >= len(r.dev.acc.layers) {
 		return nil
 	}
-	mp, _ := r.dev.p.(kernels.MetricPass)
-	return mp
+	return r.dev.a
 }
 
 // deviceWatch makes what collects on the device what metrics need from a layer during
@@ -102,28 +100,28 @@ func (r *run) metricPass(at int) kernels.MetricPass {
 // share is the uniform budget that metrics look at. It returns nil if the device
 // collects nothing.
 func (r *run) deviceWatch(at, T int, needs *lukv.Needs, share int, metrics []lukv.Metric) (*deviceWatch, error) {
-	mp := r.metricPass(at)
-	if mp == nil {
+	a := r.attention(at)
+	if a == nil {
 		return nil, nil
 	}
 	w := &deviceWatch{skip: needs.StatsSkip, covariance: needs.Covariance}
 	if needs.Stats && !needs.ChannelNorms { // devices do not sum lengths
 		var err error
-		if w.moments, err = mp.NewMoments(needs.Covariance); err != nil {
+		if w.moments, err = a.Moments(needs.Covariance); err != nil {
 			return nil, fmt.Errorf("memory for query statistics: %w", err)
 		}
 		needs.Stats = false
 	}
 	window := 0 // for the host
 	for _, m := range metrics {
-		size := windowOnDevice(mp, m, T, share)
+		size := windowOnDevice(m, T, share)
 		if n := m.Needs(T, share).Window; size == 0 || m.Needs(T, 1).Window != n {
 			window = max(window, n) // also for a window that a small budget shrinks later
 		}
 		if size == 0 || w.window(size) != nil {
 			continue
 		}
-		sums, err := mp.NewSums(T)
+		sums, err := a.ColumnSums(T)
 		if err != nil {
 			w.free()
 			return nil, fmt.Errorf("memory for the attention of %d queries: %w", size, err)
@@ -137,7 +135,7 @@ func (r *run) deviceWatch(at, T int, needs *lukv.Needs, share int, metrics []luk
 	return w, nil
 }
 
-func (w *deviceWatch) window(size int) kernels.DeviceSums {
+func (w *deviceWatch) window(size int) kernels.ColumnSums {
 	for _, x := range w.windows {
 		if x.size == size {
 			return x.sums
@@ -149,9 +147,9 @@ func (w *deviceWatch) window(size int) kernels.DeviceSums {
 // windowOnDevice returns the number of queries whose attention a metric looks at
 // on a device, 0 for none. A window that depends on the budget is not known when
 // an observation collects, so no session takes it from the device.
-func windowOnDevice(p kernels.MetricPass, m lukv.Metric, T, share int) int {
+func windowOnDevice(m lukv.Metric, T, share int) int {
 	needs := m.Needs(T, share)
-	if _, ok := p.(reducer); !ok || !needs.WindowMeans || needs.Window >= T || needs.Window != m.Needs(T, 0).Window {
+	if !needs.WindowMeans || needs.Window >= T || needs.Window != m.Needs(T, 0).Window {
 		return 0
 	}
 	return needs.Window
@@ -160,28 +158,28 @@ func windowOnDevice(p kernels.MetricPass, m lukv.Metric, T, share int) int {
 // score ranks the entries of a layer of s, on the device if it can. w is the watcher
 // of the layer in this run, or nil; a nil run has no device.
 func (r *run) score(ctx context.Context, s *Session, w *watcher, metric lukv.Metric, l *lukv.Layer) (lukv.Scores, error) {
-	mp := r.metricPass(l.Index)
-	if mp == nil {
+	a := r.attention(l.Index)
+	if a == nil {
 		return lukv.Score(ctx, metric, l)
 	}
 	device := w.onDevice()
 	if metric.Needs(l.T, l.Share).Stats && device != nil && device.moments != nil {
 		if w.stats == nil {
 			var err error
-			if w.stats, err = r.m.readMoments(ctx, mp, device); err != nil {
+			if w.stats, err = r.m.readMoments(ctx, a, device); err != nil {
 				return nil, err
 			}
 		}
 		l.Stats = w.stats
 	}
-	on := &layerReductions{p: mp, layer: l.Index}
-	if size := windowOnDevice(mp, metric, l.T, l.Share); size > 0 && device != nil {
-		on.sums, on.window = device.window(size), size
+	on := &layerReductions{a: a, layer: l.Index, kvHeads: r.m.cfg.KVHeads, output: r.dev.acc.layers[l.Index].out[0].w}
+	if size := windowOnDevice(metric, l.T, l.Share); size > 0 && device != nil {
+		on.window, on.sums = size, device.window(size)
 	}
 	if !metric.Needs(l.T, l.Share).WindowMeans || on.sums != nil {
 		l.Accelerator = on
 		for head := range r.m.cfg.KVHeads {
-			mp.SetHead(l.Index, 0, head, s.cache.Table(l.Index, head), s.cache.Len(l.Index, head), s.cache.Base(l.Index, head))
+			a.SetHead(l.Index, 0, head, s.cache.Table(l.Index, head), s.cache.Len(l.Index, head), s.cache.Base(l.Index, head))
 		}
 		if err := s.cache.Err(); err != nil {
 			return nil, err
@@ -191,7 +189,7 @@ func (r *run) score(ctx context.Context, s *Session, w *watcher, metric lukv.Met
 }
 
 // readMoments copies a layer's query statistics to the host.
-func (m *Model) readMoments(ctx context.Context, mp kernels.MetricPass, w *deviceWatch) (*lukv.QueryStats, error) {
+func (m *Model) readMoments(ctx context.Context, a kernels.Attention, w *deviceWatch) (*lukv.QueryStats, error) {
 	c := m.cfg
 	stats := lukv.NewQueryStats(c.Heads, c.HeadDim, w.skip, w.covariance, m.cpu)
 	mean := make([]float64, c.HeadDim)
@@ -200,7 +198,7 @@ func (m *Model) readMoments(ctx context.Context, mp kernels.MetricPass, w *devic
 		cov = make([]float64, c.HeadDim*c.HeadDim)
 	}
 	for q := range c.Heads {
-		n, err := mp.ReadMoments(ctx, w.moments, q, mean, cov)
+		n, err := a.ReadMoments(ctx, w.moments, q, mean, cov)
 		if err != nil {
 			return nil, fmt.Errorf("read query statistics: %w", err)
 		}
@@ -211,72 +209,75 @@ func (m *Model) readMoments(ctx context.Context, mp kernels.MetricPass, w *devic
 
 // layerReductions is the lukv.Accelerator of one layer.
 type layerReductions struct {
-	p      kernels.MetricPass
-	layer  int
-	window int                // rows that sums cover
-	sums   kernels.DeviceSums // nil: none
-}
+	a       kernels.Attention
+	layer   int
+	kvHeads int
+	output  kernels.DeviceMatrix // projection of the layer
 
-// reducer is a pass that also reads back the attention of a window and quadratic forms,
-// a row per query head. form is [H][D][D], upper triangles with zeros below, or nil.
-type reducer interface {
-	ReadColumnSums(ctx context.Context, s kernels.DeviceSums, layer, seq int) ([][]float32, error)
-	QuadraticForm(ctx context.Context, layer, seq int, linear, form []float32) ([][]float32, error)
+	window int // queries that sums cover, 0 for none
+	sums   kernels.ColumnSums
 }
 
 func (s *layerReductions) KeyNorms(ctx context.Context) ([][]float32, error) {
-	return s.p.KeyNorms(ctx, s.layer, 0)
+	return s.a.KeyNorms(ctx, s.layer, 0)
 }
 
 func (s *layerReductions) ValueNorms(ctx context.Context) ([][]float32, error) {
-	return s.p.ValueNorms(ctx, s.layer, 0)
+	return s.a.ValueNorms(ctx, s.layer, 0)
 }
 
-func (s *layerReductions) OutputNorms(context.Context) ([][]float32, error) {
-	return nil, errors.ErrUnsupported
+// OutputNorms averages the norms over the query heads of a group.
+func (s *layerReductions) OutputNorms(ctx context.Context) ([][]float32, error) {
+	rows, err := s.a.OutputNorms(ctx, s.layer, 0, s.output, 1)
+	if err != nil {
+		return nil, err
+	}
+	group := len(rows) / s.kvHeads
+	for h := range s.kvHeads {
+		mean := rows[h*group]
+		for t := range mean {
+			sum := 0.0
+			for _, row := range rows[h*group : (h+1)*group] {
+				sum += float64(row[t])
+			}
+			mean[t] = float32(sum / float64(group))
+		}
+		rows[h] = mean
+	}
+	return rows[:s.kvHeads], nil
 }
 
 func (s *layerReductions) MeanCosines(ctx context.Context) ([][]float32, error) {
-	x, err := s.p.AnchorScores(ctx, s.layer, 0)
-	for _, row := range x {
-		for t, v := range row {
-			row[t] = -v
-		}
-	}
-	return x, err
+	return s.a.MeanCosines(ctx, s.layer, 0)
 }
 
+// QuadraticForms folds the form, [H][D][D], into upper triangles, which devices read.
 func (s *layerReductions) QuadraticForms(ctx context.Context, linear, form []float32) ([][]float32, error) {
-	p, ok := s.p.(reducer)
-	if !ok {
-		return nil, errors.ErrUnsupported
-	}
 	if form == nil {
-		return p.QuadraticForm(ctx, s.layer, 0, linear, nil)
+		return s.a.QuadraticForm(ctx, s.layer, 0, linear, nil)
 	}
-	D := len(form) / len(linear)
+	dim := len(form) / len(linear)
 	upper := make([]float32, len(form))
-	for at := 0; at < len(form); at += D * D {
-		for i := range D {
-			upper[at+i*D+i] = form[at+i*D+i]
-			for j := i + 1; j < D; j++ {
-				upper[at+i*D+j] = form[at+i*D+j] + form[at+j*D+i]
+	for at := 0; at < len(form); at += dim * dim {
+		for i := range dim {
+			upper[at+i*dim+i] = form[at+i*dim+i]
+			for j := i + 1; j < dim; j++ {
+				upper[at+i*dim+j] = form[at+i*dim+j] + form[at+j*dim+i]
 			}
 		}
 	}
-	return p.QuadraticForm(ctx, s.layer, 0, linear, upper)
+	return s.a.QuadraticForm(ctx, s.layer, 0, linear, upper)
 }
 
 func (s *layerReductions) WindowMeans(ctx context.Context, w int) ([][]float32, error) {
-	p, ok := s.p.(reducer)
-	if !ok || s.sums == nil || w != s.window {
+	if s.sums == nil || s.window != w {
 		return nil, errors.ErrUnsupported
 	}
-	x, err := p.ReadColumnSums(ctx, s.sums, s.layer, 0)
-	for _, row := range x {
-		for t, v := range row {
-			row[t] = v / float32(w)
+	rows, err := s.a.ReadColumnSums(ctx, s.sums, s.layer, 0)
+	for _, row := range rows {
+		for t := range row {
+			row[t] /= float32(w)
 		}
 	}
-	return x, err
+	return rows, err
 }

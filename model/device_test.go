@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lukv/lukv/internal/testdevice"
 	"github.com/lukv/lukv/internal/testnum"
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/lukv"
@@ -19,9 +20,9 @@ import (
 
 // onDevice opens a shape with its first layers (all if layers is 0) on a fake
 // device, which must be empty when the test is over.
-func (s testShape) onDevice(t testing.TB, layers int, opts ...Option) (*Model, *fakeDevice) {
+func (s testShape) onDevice(t testing.TB, layers int, opts ...Option) (*Model, *testdevice.Device) {
 	d := newFakeDevice()
-	t.Cleanup(func() { d.wantEmpty(t) }) // runs after the model is closed
+	t.Cleanup(func() { d.WantEmpty(t) }) // runs after the model is closed
 	if layers > 0 {
 		opts = append(opts, WithDeviceLayers(layers))
 	}
@@ -73,14 +74,14 @@ func TestDeviceCompresses(t *testing.T) {
 		name := fmt.Sprintf("%d-%s-%s", i, policyName(p), p.Decode.Mode)
 		t.Run(name, func(t *testing.T) {
 			want := traceOf(t, newTestSession(t, host, SessionOptions{Compression: p}), prompt, steps)
-			scored := d.scored
+			scored := d.Counts().Reduced
 			for _, m := range []*Model{whole, split} {
 				s := newTestSession(t, m, SessionOptions{Compression: p, ChunkTokens: 50})
 				testnum.SameBits(t, name, want, traceOf(t, s, prompt, steps))
 				st := s.Stats()
 				if m == whole {
-					onDevice := slices.Contains([]string{"snapkv", "keydiff", "knorm", "expected_attention", "criticalkv", "chunkkv", "cur", "compactor"}, p.Metric.Name)
-					require.Equal(t, onDevice, d.scored > scored, "the device scores")
+					onDevice := slices.Contains([]string{"snapkv", "keydiff", "knorm", "expected_attention", "criticalkv", "chunkkv", "cur", "compactor", "defensivekv"}, p.Metric.Name)
+					require.Equal(t, onDevice, d.Counts().Reduced > scored, "the device scores")
 				}
 				require.Positive(t, st.DeviceBytes)
 				require.Equal(t, m == whole, st.DeviceBytes == st.CacheBytes)
@@ -216,14 +217,14 @@ func TestDeviceBatches(t *testing.T) {
 				tokens = append(tokens, int32(i+k))
 			}
 			if k == 1 {
-				recorded = d.recorded
+				recorded = d.Counts().Recorded
 			}
 			require.NoError(t, m.Step(ctx, batch, tokens))
 			for i := range n {
 				got[i] = append(got[i], batch[i].Logits()...)
 			}
 		}
-		require.Equal(t, recorded, d.recorded, "decoding records once")
+		require.Equal(t, recorded, d.Counts().Recorded, "decoding records once")
 		for i := range n {
 			testnum.SameBits(t, fmt.Sprintf("session %d", i), want[i], got[i])
 		}
@@ -290,7 +291,7 @@ func TestDeviceSessions(t *testing.T) {
 
 // deviceLife runs a model's life on a device, with everything that sessions do. It
 // returns the first error and closes everything.
-func deviceLife(t testing.TB, shape testShape, d *fakeDevice, metric, dir string) (err error) {
+func deviceLife(t testing.TB, shape testShape, d *testdevice.Device, metric, dir string) (err error) {
 	ctx := context.Background()
 	cfg := shape.config()
 	m, err := New(cfg, randomWeights(t, cfg, shape.weights, 7), WithOpenDevice(d), WithThreads(1))
@@ -340,9 +341,9 @@ func TestDeviceFaults(t *testing.T) {
 		calls := 0
 		for n := 1; ; n++ {
 			d := newFakeDevice()
-			d.failAt(n, fault)
+			d.FailAt(n, fault)
 			err := deviceLife(t, shape, d, metric, dir)
-			d.wantEmpty(t)
+			d.WantEmpty(t)
 			if err == nil {
 				calls = n - 1
 				break
@@ -369,9 +370,9 @@ func TestDeviceFaultsLeaveTheSession(t *testing.T) {
 	for n := 1; ; n += 7 {
 		s := newTestSession(t, m, SessionOptions{})
 		require.NoError(t, s.Prefill(ctx, prompt[:30]))
-		d.failAt(n, kernels.ErrDeviceMemory)
+		d.FailAt(n, kernels.ErrDeviceMemory)
 		err := s.Prefill(ctx, prompt[30:])
-		d.failAt(0, nil)
+		d.FailAt(0, nil)
 		if err == nil {
 			require.Greater(t, n, 20)
 			break
@@ -382,7 +383,7 @@ func TestDeviceFaultsLeaveTheSession(t *testing.T) {
 		testnum.SameBits(t, "after an error", want, s.Logits())
 		require.NoError(t, s.Close())
 	}
-	d.failAt(1, kernels.ErrDeviceLost)
+	d.FailAt(1, kernels.ErrDeviceLost)
 	require.ErrorIs(t, ref.Append(ctx, 1), kernels.ErrDeviceLost)
 	require.ErrorIs(t, ref.Prefill(ctx, prompt), kernels.ErrDeviceLost)
 	_, err := m.NewSession(SessionOptions{})
@@ -409,9 +410,9 @@ func TestDeviceFaultsWhileCutting(t *testing.T) {
 			f, err := s.Fork()
 			require.NoError(t, err)
 			at := s.Len()
-			d.failAt(1+i, kernels.ErrDeviceMemory)
+			d.FailAt(1+i, kernels.ErrDeviceMemory)
 			err = s.Append(ctx, id)
-			d.failAt(0, nil)
+			d.FailAt(0, nil)
 			if err != nil {
 				failed++
 				require.ErrorIs(t, err, kernels.ErrDeviceMemory)
@@ -451,17 +452,17 @@ func TestDeviceMemoryIsCounted(t *testing.T) {
 	layer, pass := m.weights.Layers[0].bytes(), m.passBytes()
 	require.NoError(t, m.Close())
 
-	d.free = uint64(pass + 5*layer + layer/2)
+	d.Limit(uint64(pass + 5*layer + layer/2))
 	_, err = open(d, 100)
 	require.ErrorIs(t, err, kernels.ErrDeviceMemory)
-	require.ErrorContains(t, err, fmt.Sprintf("%d are free", d.free))
+	require.ErrorContains(t, err, fmt.Sprintf("%d are free", pass+5*layer+layer/2))
 	require.ErrorContains(t, err, "use 5 of 8 layers")
-	d.wantEmpty(t)
+	d.WantEmpty(t)
 	m, err = open(d, 5)
 	require.NoError(t, err)
 	require.NoError(t, m.Close())
 
-	d.free = uint64(pass)
+	d.Limit(uint64(pass))
 	_, err = open(d, 1)
 	require.ErrorContains(t, err, "not even one layer fits")
 	m, err = open(d, 0)
@@ -475,10 +476,10 @@ func TestDeviceMemoryIsCounted(t *testing.T) {
 
 	ctx, cancel := context.WithCancelCause(context.Background())
 	cancel(errors.New("changed my mind"))
-	d.free = 1 << 40
+	d.Limit(1 << 40)
 	_, err = newModel(ctx, cfg, randomWeights(t, cfg, shape.weights, 7), []Option{WithOpenDevice(d)})
 	require.ErrorContains(t, err, "changed my mind")
-	d.wantEmpty(t)
+	d.WantEmpty(t)
 }
 
 // TestDeviceCancelled cancels prefills and a generation on a device.
@@ -495,9 +496,9 @@ func TestDeviceCancelled(t *testing.T) {
 			stopped := 0
 			for n := 1; ; n += 5 {
 				c, cancel := context.WithCancel(ctx)
-				before := d.submitted
+				before := d.Counts().Run
 				s.opts.Progress = func(int, int) {
-					if d.submitted >= before+n {
+					if d.Counts().Run >= before+n {
 						cancel()
 					}
 				}
@@ -547,13 +548,13 @@ func TestDeviceLeaks(t *testing.T) {
 		require.NoError(t, s.Close())
 	}
 	use()
-	before, goroutines := d.held(), runtime.NumGoroutine()
+	before, goroutines := d.Held(), runtime.NumGoroutine()
 	for range 200 {
 		use()
 	}
-	require.Equal(t, before, d.held())
+	require.Equal(t, before, d.Held())
 	require.LessOrEqual(t, runtime.NumGoroutine(), goroutines)
-	require.Zero(t, before["page"]+before["pool"]+before["table"])
+	require.Zero(t, d.Counts().Pools+d.Counts().Tables)
 }
 
 // TestDeviceLayerBytes: a device holds matrices as they are and vectors as float32.

@@ -44,8 +44,8 @@ func (m *Model) DeviceLayers() int {
 }
 
 type (
-	deviceLinear  = linear[kernels.DeviceMatrix, kernels.DeviceVector]
-	deviceDecoder = decoder[kernels.DeviceMatrix, kernels.DeviceVector]
+	deviceLinear  = linear[kernels.DeviceMatrix, kernels.Buffer]
+	deviceDecoder = decoder[kernels.DeviceMatrix, kernels.Buffer]
 )
 
 // accelerator is a device with the weights of the model's first layers.
@@ -53,7 +53,7 @@ type accelerator struct {
 	dev    kernels.Device
 	owned  bool
 	layers []deviceDecoder
-	norm   kernels.DeviceVector // nil unless all layers are on the device
+	norm   kernels.Buffer // nil unless all layers are on the device
 	head   kernels.DeviceMatrix
 	held   []interface{ Free() }
 }
@@ -124,11 +124,11 @@ func (m *Model) upload(ctx context.Context, a *accelerator, w *Weights, n int) e
 		a.held = append(a.held, x)
 		return x
 	}
-	vec := func(t tensor.Tensor) kernels.DeviceVector {
+	vec := func(t tensor.Tensor) kernels.Buffer {
 		if failed != nil || t.Data == nil {
 			return nil
 		}
-		x, err := a.dev.Vector(ctx, vector(t))
+		x, err := kernels.NewVector(ctx, a.dev, vector(t))
 		if err != nil {
 			failed = err
 			return nil
@@ -136,11 +136,11 @@ func (m *Model) upload(ctx context.Context, a *accelerator, w *Weights, n int) e
 		a.held = append(a.held, x)
 		return x
 	}
-	norm := func(t tensor.Tensor) kernels.DeviceVector {
+	norm := func(t tensor.Tensor) kernels.Buffer {
 		if failed != nil || t.Data == nil {
 			return nil
 		}
-		x, err := a.dev.Vector(ctx, m.normWeights(t))
+		x, err := kernels.NewVector(ctx, a.dev, m.normWeights(t))
 		if err != nil {
 			failed = err
 			return nil
@@ -209,22 +209,21 @@ func (m *Model) passBytes() int64 {
 	return 4 * (int64(defaultChunk)*int64(row) + 2*deviceLogits*int64(c.Vocab))
 }
 
-// passShape describes passes on the device.
-func (m *Model) passShape(s runShape) kernels.PassShape {
-	c := m.cfg
-	p := kernels.PassShape{
-		Rows: s.rows, Sequences: s.seqs,
-		Hidden: c.Hidden, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim, Intermediate: c.Intermediate, Vocab: c.Vocab,
-		Windows: slices.Clone(c.Windows[:len(m.acc.layers)]),
-		// If any product needs unrounded activations, all get them.
-		BF16:  m.precision.roundsBF16() && (m.narrowForms|m.innerForms)&kernels.FormF32 == 0,
-		Scale: m.plan[0].attentionScale(),
-		Page:  s.page,
+// deviceOperand is the type of the activations that products on the device read: if any
+// product needs unrounded ones, all get them.
+func (m *Model) deviceOperand() tensor.Type {
+	if m.precision == PrecisionBF16 && (m.narrowForms|m.innerForms)&kernels.FormF32 == 0 {
+		return tensor.BF16
+	}
+	return tensor.F32
+}
 
-		AttentionBF16: m.attentionInBF16(s.page.Type),
+// attentionShape describes the attention of runs on the device.
+func (m *Model) attentionShape(s runShape) kernels.AttentionShape {
+	c := m.cfg
+	return kernels.AttentionShape{
+		Rows: s.rows, Sequences: s.seqs, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim,
+		Windows: slices.Clone(c.Windows[:len(m.acc.layers)]), Scale: m.plan[0].attentionScale(), Page: s.page,
+		BF16: m.attentionInBF16(s.page.Type),
 	}
-	if m.acc.whole() {
-		p.Logits = max(s.seqs, min(s.rows, deviceLogits))
-	}
-	return p
 }

@@ -25,9 +25,9 @@ type decoder[M, V any] struct {
 	postAttnNorm, postMLPNorm V // [Hidden], after them
 	qNorm, kNorm              V // [HeadDim], or of all heads
 
-	qkv  []linear[M, V] // of ActNorm, [Heads*HeadDim, Hidden], [KVHeads*HeadDim, Hidden] twice
-	out  []linear[M, V] // of ActAttention, [Hidden, Heads*HeadDim]
-	down []linear[M, V] // of ActMLP, [Hidden, Intermediate]
+	qkv  []linear[M, V] // of actNorm, [Heads*HeadDim, Hidden], [KVHeads*HeadDim, Hidden] twice
+	out  []linear[M, V] // of actAttention, [Hidden, Heads*HeadDim]
+	down []linear[M, V] // of actMLP, [Hidden, Intermediate]
 
 	gate, up         M // [Intermediate, Hidden]
 	gateBias, upBias V // [Intermediate]
@@ -47,17 +47,17 @@ type expert[M any] struct {
 type linear[M, V any] struct {
 	w    M
 	bias V
-	dst  kernels.Activation
+	dst  act
 }
 
 // newDecoder makes a layer from stored weights. vector and norm, which makes the weights of
 // a norm, are called for absent tensors, too.
 func newDecoder[M, V any](p *layerPlan, l *LayerWeights, matrix func(tensor.Tensor) M, vector, norm func(tensor.Tensor) V) decoder[M, V] {
-	add := kernels.ActX
+	add := actX
 	if !p.addsDirectly() {
-		add = kernels.ActBranch
+		add = actBranch
 	}
-	of := func(w, bias tensor.Tensor, dst kernels.Activation) linear[M, V] {
+	of := func(w, bias tensor.Tensor, dst act) linear[M, V] {
 		return linear[M, V]{matrix(w), vector(bias), dst}
 	}
 	d := decoder[M, V]{
@@ -66,7 +66,7 @@ func newDecoder[M, V any](p *layerPlan, l *LayerWeights, matrix func(tensor.Tens
 		postAttnNorm: norm(l.PostAttnNorm), postMLPNorm: norm(l.PostMLPNorm),
 		qNorm: norm(l.QNorm), kNorm: norm(l.KNorm),
 		qkv: []linear[M, V]{
-			of(l.Q, l.QBias, kernels.ActQ), of(l.K, l.KBias, kernels.ActK), of(l.V, l.VBias, kernels.ActV),
+			of(l.Q, l.QBias, actQ), of(l.K, l.KBias, actK), of(l.V, l.VBias, actV),
 		},
 		out: []linear[M, V]{of(l.O, l.OBias, add)},
 	}
@@ -89,49 +89,49 @@ func newDecoder[M, V any](p *layerPlan, l *LayerWeights, matrix func(tensor.Tens
 // backend computes the operations of a layer on the rows of a pass. They read and
 // write the activations that package kernels names.
 type backend[M, V any] interface {
-	// norm sets ActNorm to the RMS-normalised ActX, or to ActX itself if there is no w.
+	// norm sets actNorm to the RMS-normalised actX, or to actX itself if there is no w.
 	norm(w V)
 	// multiply computes products of src, adding them to their dst if add is set.
-	multiply(src kernels.Activation, add bool, linears []linear[M, V])
+	multiply(src act, add bool, linears []linear[M, V])
 	// headNorm normalises every head of a in place, fullNorm all heads together.
-	headNorm(a kernels.Activation, w V)
-	fullNorm(a kernels.Activation, w V)
+	headNorm(a act, w V)
+	fullNorm(a act, w V)
 	// reorder brings the elements of each head of queries and keys into an order.
 	reorder(order []int32)
 	// ropeAppend rotates queries and keys and appends keys and values to the
 	// caches of the spans.
 	ropeAppend(at int) error
-	// attend sets ActAttention.
+	// attend sets actAttention.
 	attend(at int)
-	// gateUp sets ActMLP to the products of ActNorm with gate and up, joined as the plan's
+	// gateUp sets actMLP to the products of actNorm with gate and up, joined as the plan's
 	// activation says.
 	gateUp(p *layerPlan, gate, up M, gateBias, upBias V)
-	// mixture sets ActBranch to the weighted sum of the experts that a layer's router
+	// mixture sets actBranch to the weighted sum of the experts that a layer's router
 	// chooses.
 	mixture(l *decoder[M, V])
-	// addBranch adds ActBranch, normalised if there is a w, times scale to ActX.
+	// addBranch adds actBranch, normalised if there is a w, times scale to actX.
 	addBranch(w V, scale float32)
-	// queriesReady is called when ActQ holds a layer's queries before rotation,
+	// queriesReady is called when actQ holds a layer's queries before rotation,
 	// attentionReady when the layer's attention is complete: the points at which
 	// watchers look.
 	queriesReady(at int) error
 	attentionReady(at int) error
 }
 
-// forwardLayer runs layer at over the rows of a pass: ActX, the residual
+// forwardLayer runs layer at over the rows of a pass: actX, the residual
 // stream, is updated, and keys and values are appended to the sessions' caches.
 func forwardLayer[M, V any](b backend[M, V], at int, l *decoder[M, V]) error {
 	p := l.plan
 	direct := p.addsDirectly()
 	b.norm(l.attnNorm)
-	b.multiply(kernels.ActNorm, false, l.qkv)
+	b.multiply(actNorm, false, l.qkv)
 	switch p.qkNorm {
 	case headNorm:
-		b.headNorm(kernels.ActQ, l.qNorm)
-		b.headNorm(kernels.ActK, l.kNorm)
+		b.headNorm(actQ, l.qNorm)
+		b.headNorm(actK, l.kNorm)
 	case fullNorm:
-		b.fullNorm(kernels.ActQ, l.qNorm)
-		b.fullNorm(kernels.ActK, l.kNorm)
+		b.fullNorm(actQ, l.qNorm)
+		b.fullNorm(actK, l.kNorm)
 	}
 	if p.order != nil {
 		b.reorder(p.order)
@@ -146,7 +146,7 @@ func forwardLayer[M, V any](b backend[M, V], at int, l *decoder[M, V]) error {
 	if err := b.attentionReady(at); err != nil {
 		return err
 	}
-	b.multiply(kernels.ActAttention, direct, l.out)
+	b.multiply(actAttention, direct, l.out)
 	if !direct {
 		b.addBranch(l.postAttnNorm, float32(p.residualScale))
 	}
@@ -157,7 +157,7 @@ func forwardLayer[M, V any](b backend[M, V], at int, l *decoder[M, V]) error {
 		return nil
 	}
 	b.gateUp(p, l.gate, l.up, l.gateBias, l.upBias)
-	b.multiply(kernels.ActMLP, direct, l.down)
+	b.multiply(actMLP, direct, l.down)
 	if !direct {
 		b.addBranch(l.postMLPNorm, float32(p.residualScale))
 	}
@@ -266,7 +266,7 @@ func (r *run) reset() { r.spans, r.parts, r.rows = r.spans[:0], r.parts[:0], 0 }
 // logitRows is the number of rows whose logits can be computed at once.
 func (r *run) logitRows() int {
 	if r.host == nil {
-		return r.dev.shape.Logits
+		return r.dev.logitRows
 	}
 	return min(r.cap, hostLogits)
 }
@@ -283,7 +283,7 @@ const hostLogits = 64
 func (r *run) forward(ctx context.Context, tokens []int32, logits bool, done func(layers int)) error {
 	first := 0
 	if r.dev != nil {
-		r.m.embedTokens(r.dev.p.In(), tokens)
+		r.m.embedTokens(r.dev.embeddings(), tokens)
 		if err := r.dev.forward(ctx, logits && r.host == nil); err != nil {
 			return err
 		}
@@ -347,11 +347,11 @@ func (r *run) logits(ctx context.Context, dst []float32, first, n int) error {
 // layer. It is held where the next layer is computed.
 type stream struct {
 	tokens []int32
-	x      []float32          // [tokens][Hidden], on the host
-	mem    []byte             // of x, outside the Go heap: freed when the prefill ends
-	memory *kvcache.Account   // charged for it, may be nil
-	rows   kernels.DeviceRows // the same on a device, nil without one
-	cosSin []float32          // [tokens][HeadDim] for the device: cosines and sines
+	x      []float32        // [tokens][Hidden], on the host
+	mem    []byte           // of x, outside the Go heap: freed when the prefill ends
+	memory *kvcache.Account // charged for it, may be nil
+	rows   kernels.Buffer   // the same on a device, nil without one
+	cosSin []float32        // [tokens][HeadDim] for the device: cosines and sines
 }
 
 func (r *run) newStream(tokens []int32) (*stream, error) {
@@ -365,7 +365,7 @@ func (r *run) newStream(tokens []int32) (*stream, error) {
 		r.m.embedTokens(st.x, tokens)
 		return st, nil
 	}
-	rows, err := r.dev.acc.dev.Rows(len(tokens), r.m.cfg.Hidden)
+	rows, err := r.dev.acc.dev.Buffer(tensor.F32, len(tokens), r.m.cfg.Hidden)
 	if err != nil {
 		st.close()
 		return nil, fmt.Errorf("memory for the hidden states of %d tokens: %w", len(tokens), err)
@@ -407,6 +407,11 @@ func (st *stream) close() {
 	// Unmapping a whole mapping fails only if it is not one.
 	_ = arena.Unmap(st.mem)
 	st.mem, st.x = nil, nil
+}
+
+// part returns n rows of the stream on the device from first on.
+func (st *stream) part(first, n int) kernels.Rows {
+	return kernels.Rows{Buffer: st.rows, First: first, N: n}
 }
 
 // hostRows returns n rows of the stream on the host from first on.

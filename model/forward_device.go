@@ -6,22 +6,33 @@ import (
 	"slices"
 
 	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/tensor"
 )
 
-// deviceRun is the backend of an accelerator: it records operations and runs lists
-// of them for the current pass. Lists without watchers are kept and run again for
+// deviceRun is the backend of an accelerator: it records operations on the buffers of one
+// forward pass and runs lists of them. Lists without watchers are kept and run again for
 // later passes with the same number of rows.
 type deviceRun struct {
 	*pass
-	acc   *accelerator
-	p     kernels.Pass
-	shape kernels.PassShape
-	lists map[listKey]kernels.PassList
+	acc  *accelerator
+	e    kernels.Encoder
+	a    kernels.Attention
+	acts [actLogits + 1]kernels.Buffer
+	last kernels.Buffer // [logitRows][Hidden] normalised rows, for logits
 
-	described []kernels.PassSpan // spans of the run, as the device wants them
-	to, from  []float32          // logits being copied
-	softmax   []kernels.Softmax  // [rows][Heads], as the device leaves them
-	ready     int                // rows of logits that the last list computed
+	in        kernels.SharedBuffer // [rows][Hidden] embeddings
+	cosSin    kernels.SharedBuffer // [rows][HeadDim] cosines and sines
+	out       kernels.SharedBuffer // [logitRows][Vocab]
+	logitRows int                  // most rows of logits at a time
+
+	lists    map[listKey]kernels.CommandList
+	recorded int // rows of the list being recorded
+
+	described []kernels.RowSpan // spans of the run, as the device wants them
+	products  []kernels.Product // of the operation being recorded
+	to, from  []float32         // logits being copied
+	softmax   []kernels.Softmax // [rows][Heads], as the device leaves them
+	ready     int               // rows of logits that the last list computed
 
 	first int     // layer being reserved
 	errs  []error // per layer, span and KV head
@@ -46,22 +57,87 @@ const (
 )
 
 func newDeviceRun(p *pass, s runShape) (*deviceRun, error) {
-	shape := p.m.passShape(s)
-	dp, err := p.m.acc.dev.Pass(shape)
-	if err != nil {
-		return nil, fmt.Errorf("memory for %d rows on %s: %w", s.rows, p.m.acc.dev.Info().Name, err)
+	d := &deviceRun{
+		pass: p, acc: p.m.acc, lists: make(map[listKey]kernels.CommandList),
+		described: make([]kernels.RowSpan, 0, s.seqs),
 	}
-	return &deviceRun{
-		pass: p, acc: p.m.acc, p: dp, shape: shape,
-		lists:     make(map[listKey]kernels.PassList),
-		described: make([]kernels.PassSpan, 0, s.seqs),
-	}, nil
+	if err := d.allocate(s); err != nil {
+		d.close()
+		return nil, fmt.Errorf("memory for %d rows on %s: %w", s.rows, d.acc.dev.Info().Name, err)
+	}
+	return d, nil
+}
+
+// allocate makes the buffers of a run.
+func (d *deviceRun) allocate(s runShape) (err error) {
+	c, dev := d.m.cfg, d.acc.dev
+	if d.e, err = dev.Encoder(); err != nil {
+		return err
+	}
+	if d.a, err = dev.Attention(d.m.attentionShape(s)); err != nil {
+		return err
+	}
+	if d.acc.whole() {
+		d.logitRows = max(s.seqs, min(s.rows, deviceLogits))
+	}
+	buffer := func(t tensor.Type, rows, cols int) (b kernels.Buffer) {
+		if err == nil {
+			b, err = dev.Buffer(t, rows, cols)
+		}
+		return b
+	}
+	shared := func(use kernels.SharedUse, rows, cols int) (b kernels.SharedBuffer) {
+		if err == nil {
+			b, err = dev.Shared(use, rows, cols)
+		}
+		return b
+	}
+	operand := d.m.deviceOperand()
+	for a := range d.acts {
+		t, rows := tensor.F32, s.rows
+		switch act(a) {
+		case actNorm, actAttention, actMLP:
+			t = operand
+		case actLogits:
+			rows = d.logitRows
+		}
+		d.acts[a] = buffer(t, rows, c.columns(act(a)))
+	}
+	d.last = buffer(operand, d.logitRows, c.Hidden)
+	d.in = shared(kernels.HostWrites, s.rows, c.Hidden)
+	d.cosSin = shared(kernels.HostWrites, s.rows, c.HeadDim)
+	d.out = shared(kernels.HostReads, d.logitRows, c.Vocab)
+	return err
 }
 
 func (d *deviceRun) close() {
 	d.forget()
-	d.p.Close()
+	for _, b := range append(d.acts[:], d.last, d.in, d.cosSin, d.out) {
+		if b != nil {
+			b.Free()
+		}
+	}
+	if d.a != nil {
+		d.a.Free()
+	}
+	if d.e != nil {
+		d.e.Close()
+	}
 }
+
+// begin starts recording operations on rows rows.
+func (d *deviceRun) begin(rows int) {
+	d.recorded = rows
+	d.e.Begin()
+}
+
+// act returns an activation's rows, as many as the list has that is being recorded.
+func (d *deviceRun) act(a act) kernels.Rows {
+	return kernels.Rows{Buffer: d.acts[a], N: d.recorded}
+}
+
+// embeddings returns where the embeddings of a pass go.
+func (d *deviceRun) embeddings() []float32 { return d.in.Floats() }
 
 func (d *deviceRun) forget() {
 	for _, l := range d.lists {
@@ -74,21 +150,21 @@ func (d *deviceRun) forget() {
 func (d *deviceRun) start() {
 	d.described = d.described[:0]
 	for i := range d.spans {
-		d.described = append(d.described, kernels.PassSpan{Row: d.spans[i].row, N: d.spans[i].n})
+		d.described = append(d.described, kernels.RowSpan{Row: d.spans[i].row, N: d.spans[i].n})
 	}
-	d.p.SetSpans(d.described, d.pos[:d.rows])
+	d.a.SetSpans(d.described, d.pos[:d.rows])
 	d.ready = 0
 }
 
 // rotations fills the cosines and sines of all rows.
-func (d *deviceRun) rotations() { d.each(d.rows, 16, (*turnStage)(d)) }
+func (d *deviceRun) rotations() { d.each(d.rows, 16, (*rotationStage)(d)) }
 
-type turnStage deviceRun
+type rotationStage deviceRun
 
-func (st *turnStage) Run(lo, hi, _ int) {
+func (st *rotationStage) Run(lo, hi, _ int) {
 	d := (*deviceRun)(st)
 	n := d.m.cfg.HeadDim
-	cosSin := d.p.CosSin()
+	cosSin := d.cosSin.Floats()
 	for i := range d.spans {
 		g := &d.spans[i]
 		for row := max(lo, g.row); row < min(hi, g.row+g.n); row++ {
@@ -99,7 +175,7 @@ func (st *turnStage) Run(lo, hi, _ int) {
 }
 
 // forward runs the device's layers over the run's rows, whose embeddings are in
-// p.In. If logits is set, which needs the head on the device, it computes those of
+// d.in. If logits is set, which needs the head on the device, it computes those of
 // all rows as well.
 func (d *deviceRun) forward(ctx context.Context, logits bool) error {
 	d.start()
@@ -126,10 +202,10 @@ func (d *deviceRun) forward(ctx context.Context, logits bool) error {
 func (d *deviceRun) submit(ctx context.Context, k listKey) error {
 	list, ok := d.lists[k]
 	if !ok {
-		d.p.Begin(k.rows)
+		d.begin(k.rows)
 		err := d.record(k)
 		if err == nil {
-			list, err = d.p.End()
+			list, err = d.e.End()
 		}
 		if err != nil {
 			return err
@@ -139,7 +215,7 @@ func (d *deviceRun) submit(ctx context.Context, k listKey) error {
 		}
 		d.lists[k] = list
 	}
-	return d.p.Run(ctx, list)
+	return d.e.Run(ctx, list)
 }
 
 // once runs what record records for the given number of rows, a single time. Watchers
@@ -147,7 +223,7 @@ func (d *deviceRun) submit(ctx context.Context, k listKey) error {
 func (d *deviceRun) once(ctx context.Context, rows int, record func() error) error {
 	d.ctx = ctx
 	defer func() { d.ctx = nil }()
-	d.p.Begin(rows)
+	d.begin(rows)
 	if err := record(); err != nil {
 		return err
 	}
@@ -157,7 +233,7 @@ func (d *deviceRun) once(ctx context.Context, rows int, record func() error) err
 // record records the operations of a key.
 func (d *deviceRun) record(k listKey) error {
 	if k.layers > 0 {
-		d.p.SetInput()
+		d.setInput()
 	}
 	for at := range k.layers {
 		if err := forwardLayer(d, at, &d.acc.layers[at]); err != nil {
@@ -165,19 +241,33 @@ func (d *deviceRun) record(k listKey) error {
 		}
 	}
 	if k.n > 0 {
-		d.p.Logits(d.acc.norm, d.m.cfg.NormEps, d.acc.head, k.first, k.n)
+		d.project(k.first, k.n)
 	}
 	return nil
 }
 
+// setInput sets the residual stream to the pass's embeddings.
+func (d *deviceRun) setInput() {
+	d.e.Copy(d.act(actX), kernels.Rows{Buffer: d.in, N: d.recorded})
+}
+
+// project computes the logits of n rows of the residual stream, from first on.
+func (d *deviceRun) project(first, n int) {
+	last, logits := kernels.Rows{Buffer: d.last, N: n}, kernels.Rows{Buffer: d.acts[actLogits], N: n}
+	d.e.Norm(last, d.act(actX).Part(first, n), d.acc.norm, d.m.cfg.NormEps)
+	d.products = append(d.products[:0], kernels.Product{Linear: kernels.Linear{W: d.acc.head}, Dst: logits})
+	d.e.MatMul(last, false, d.products)
+	d.e.Copy(kernels.Rows{Buffer: d.out, N: n}, logits)
+}
+
 // flush ends the list being recorded and runs it once.
 func (d *deviceRun) flush() error {
-	list, err := d.p.End()
+	list, err := d.e.End()
 	if err != nil {
 		return err
 	}
 	defer list.Free()
-	return d.p.Run(d.ctx, list)
+	return d.e.Run(d.ctx, list)
 }
 
 // reserve makes room for the rows in the caches of layers [from, to).
@@ -199,7 +289,7 @@ func (d *deviceRun) reserve(from, to int) error {
 					return layerError(at, head, err)
 				}
 				cache := g.s.cache
-				d.p.SetHead(at, j, head, cache.Table(at, head), cache.Len(at, head)-g.n, cache.Base(at, head))
+				d.a.SetHead(at, j, head, cache.Table(at, head), cache.Len(at, head)-g.n, cache.Base(at, head))
 				i++
 			}
 		}
@@ -228,11 +318,11 @@ func (st *stream) turn(d *deviceRun, at, first int) {
 	}
 	kept := st.cosSin[first*n : (first+d.rows)*n]
 	if at > 0 {
-		copy(d.p.CosSin(), kept)
+		copy(d.cosSin.Floats(), kept)
 		return
 	}
 	d.rotations()
-	copy(kept, d.p.CosSin())
+	copy(kept, d.cosSin.Floats())
 }
 
 // forwardLayer runs a layer over the rows of a stream from first on. The first layer
@@ -245,19 +335,19 @@ func (d *deviceRun) forwardLayer(ctx context.Context, at int, st *stream, first 
 	}
 	last := at == len(d.acc.layers)-1 && !d.acc.whole()
 	if at == 0 {
-		d.m.embedTokens(d.p.In(), st.tokens[first:first+d.rows])
+		d.m.embedTokens(d.embeddings(), st.tokens[first:first+d.rows])
 	}
 	err := d.once(ctx, d.rows, func() error {
 		if at == 0 {
-			d.p.SetInput()
+			d.setInput()
 		} else {
-			d.p.LoadRows(st.rows, first)
+			d.e.Copy(d.act(actX), st.part(first, d.recorded))
 		}
 		if err := forwardLayer(d, at, &d.acc.layers[at]); err != nil {
 			return err
 		}
 		if !last {
-			d.p.StoreRows(st.rows, first)
+			d.e.Copy(st.part(first, d.recorded), d.act(actX))
 		}
 		return nil
 	})
@@ -269,20 +359,20 @@ func (d *deviceRun) forwardLayer(ctx context.Context, at int, st *stream, first 
 
 // result copies the residual stream of the run's rows to x.
 func (d *deviceRun) result(ctx context.Context, x []float32) error {
-	return d.p.Read(ctx, x[:d.rows*d.m.cfg.Hidden], kernels.ActX, 0, d.rows)
+	return d.acc.dev.Read(ctx, x[:d.rows*d.m.cfg.Hidden], kernels.Rows{Buffer: d.acts[actX], N: d.rows})
 }
 
 // logits copies the logits of rows first … first+n-1 of the run to dst, computing them
 // if that has not been done yet.
 func (d *deviceRun) logits(ctx context.Context, dst []float32, first, n int) error {
 	if first+n <= d.ready {
-		d.copyLogits(dst, d.p.OutLogits(first + n)[first*d.m.cfg.Vocab:], n)
+		d.copyLogits(dst, d.out.Floats()[first*d.m.cfg.Vocab:], n)
 		return nil
 	}
 	if err := d.submit(ctx, listKey{rows: d.rows, first: first, n: n}); err != nil {
 		return err
 	}
-	d.copyLogits(dst, d.p.OutLogits(n), n)
+	d.copyLogits(dst, d.out.Floats(), n)
 	return nil
 }
 
@@ -305,33 +395,34 @@ func (st *copyStage) Run(lo, hi, _ int) {
 // streamLogits computes the logits of rows of a stream.
 func (d *deviceRun) streamLogits(ctx context.Context, dst []float32, st *stream, first, n int) error {
 	err := d.once(ctx, n, func() error {
-		d.p.LoadRows(st.rows, first)
-		d.p.Logits(d.acc.norm, d.m.cfg.NormEps, d.acc.head, 0, n)
+		d.e.Copy(d.act(actX), st.part(first, n))
+		d.project(0, n)
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	d.copyLogits(dst, d.p.OutLogits(n), n)
+	d.copyLogits(dst, d.out.Floats(), n)
 	return nil
 }
 
-func (d *deviceRun) norm(w kernels.DeviceVector) { d.p.Norm(w, d.m.cfg.NormEps) }
+func (d *deviceRun) norm(w kernels.Buffer) { d.e.Norm(d.act(actNorm), d.act(actX), w, d.m.cfg.NormEps) }
 
-func (d *deviceRun) multiply(src kernels.Activation, add bool, linears []deviceLinear) {
-	list := make([]kernels.DeviceProduct, len(linears))
-	for i, p := range linears {
-		list[i] = kernels.DeviceProduct{W: p.w, Dst: p.dst, Bias: p.bias}
+func (d *deviceRun) multiply(src act, add bool, linears []deviceLinear) {
+	d.products = d.products[:0]
+	for i := range linears {
+		l := &linears[i]
+		d.products = append(d.products, kernels.Product{Linear: kernels.Linear{W: l.w, Bias: l.bias}, Dst: d.act(l.dst)})
 	}
-	d.p.MatMul(src, add, list)
+	d.e.MatMul(d.act(src), add, d.products)
 }
 
-func (d *deviceRun) headNorm(a kernels.Activation, w kernels.DeviceVector) {
-	d.p.HeadNorm(a, w, d.m.cfg.NormEps)
+func (d *deviceRun) headNorm(a act, w kernels.Buffer) {
+	d.e.HeadNorm(d.act(a), w, d.m.cfg.NormEps)
 }
 
 func (d *deviceRun) ropeAppend(at int) error {
-	d.p.RopeAppend(at)
+	d.e.RopeAppend(d.a, at, d.act(actQ), d.act(actK), d.act(actV), kernels.Rows{Buffer: d.cosSin, N: d.recorded})
 	return nil
 }
 
@@ -340,7 +431,7 @@ func (d *deviceRun) attend(at int) {
 	for i := range d.spans {
 		stats = stats || d.sumsRows(&d.spans[i])
 	}
-	d.p.Attend(at, stats)
+	d.e.Attend(d.a, at, d.act(actAttention), d.act(actQ), stats)
 	for i := range d.spans {
 		d.recordSums(at, i, &d.spans[i])
 	}
@@ -353,15 +444,15 @@ func (d *deviceRun) wantsWeights(at int) bool {
 	})
 }
 
-func (d *deviceRun) gateUp(_ *layerPlan, gate, up kernels.DeviceMatrix, gateBias, upBias kernels.DeviceVector) {
-	d.p.GateUp(gate, up, gateBias, upBias)
+func (d *deviceRun) gateUp(_ *layerPlan, gate, up kernels.DeviceMatrix, gateBias, upBias kernels.Buffer) {
+	d.e.GateUp(d.act(actMLP), d.act(actNorm), kernels.Linear{W: gate, Bias: gateBias}, kernels.Linear{W: up, Bias: upBias})
 }
 
 // Layers with other operations do not come to a device, see Model.onDevices.
-func (d *deviceRun) fullNorm(kernels.Activation, kernels.DeviceVector) { panic(notOnDevices) }
-func (d *deviceRun) reorder([]int32)                                   { panic(notOnDevices) }
-func (d *deviceRun) mixture(*deviceDecoder)                            { panic(notOnDevices) }
-func (d *deviceRun) addBranch(kernels.DeviceVector, float32)           { panic(notOnDevices) }
+func (d *deviceRun) fullNorm(act, kernels.Buffer)      { panic(notOnDevices) }
+func (d *deviceRun) reorder([]int32)                   { panic(notOnDevices) }
+func (d *deviceRun) mixture(*deviceDecoder)            { panic(notOnDevices) }
+func (d *deviceRun) addBranch(kernels.Buffer, float32) { panic(notOnDevices) }
 
 const notOnDevices = "model: an operation that devices lack"
 
@@ -389,7 +480,7 @@ func (d *deviceRun) queriesReady(at int) error {
 		if err := d.readQueries(); err != nil {
 			return err
 		}
-		d.p.Begin(d.rows)
+		d.begin(d.rows)
 	}
 	d.watchQueries(at)
 	for i := range d.spans {
@@ -415,7 +506,7 @@ func (d *deviceRun) readHidden(at int) error {
 		return err
 	}
 	d.watchHidden(at, x)
-	d.p.Begin(d.rows)
+	d.begin(d.rows)
 	return nil
 }
 
@@ -447,16 +538,16 @@ func (d *deviceRun) attentionReady(at int) error {
 	if err := d.interrupted(d.ctx); err != nil {
 		return err
 	}
-	d.p.Begin(d.rows)
+	d.begin(d.rows)
 	return nil
 }
 
-// readQueries runs what was recorded so far and copies ActQ to the host.
+// readQueries runs what was recorded so far and copies the queries to the host.
 func (d *deviceRun) readQueries() error {
 	if err := d.flush(); err != nil {
 		return err
 	}
-	return d.p.Read(d.ctx, d.q[:d.rows*d.m.cfg.Heads*d.m.cfg.HeadDim], kernels.ActQ, 0, d.rows)
+	return d.acc.dev.Read(d.ctx, d.q[:d.rows*d.m.cfg.Heads*d.m.cfg.HeadDim], kernels.Rows{Buffer: d.acts[actQ], N: d.rows})
 }
 
 // readSoftmax hands the softmax statistics of the last attention to the watchers.
@@ -465,7 +556,7 @@ func (d *deviceRun) readSoftmax() error {
 	group := c.Heads / c.KVHeads
 	n := d.rows * c.Heads
 	d.softmax = slices.Grow(d.softmax[:0], n)[:n]
-	if err := d.p.ReadStats(d.ctx, d.softmax, 0, d.rows); err != nil {
+	if err := d.a.ReadStats(d.ctx, d.softmax, 0, d.rows); err != nil {
 		return err
 	}
 	for i := range d.spans {

@@ -44,7 +44,7 @@ type hostRun struct {
 	strip    int // weight rows that a worker takes at a time
 	linears  []hostLinear
 	gate, up hostLinear
-	norming  kernels.Activation
+	norming  act
 	items    []attentionItem
 	splits   []splitHead
 	values   []float32 // of the blocks of splits
@@ -150,27 +150,27 @@ func (h *hostRun) bytes() int {
 }
 
 // operand returns the operand that holds an activation.
-func (h *hostRun) operand(a kernels.Activation) *kernels.Operand {
-	if a == kernels.ActMLP {
+func (h *hostRun) operand(a act) *kernels.Operand {
+	if a == actMLP {
 		return &h.inner
 	}
 	return &h.narrow
 }
 
 // buffer returns an activation that products write, in rows without padding.
-func (h *hostRun) buffer(a kernels.Activation) []float32 {
+func (h *hostRun) buffer(a act) []float32 {
 	switch a {
-	case kernels.ActX:
+	case actX:
 		return h.x
-	case kernels.ActQ:
+	case actQ:
 		return h.q
-	case kernels.ActK:
+	case actK:
 		return h.k
-	case kernels.ActV:
+	case actV:
 		return h.v
-	case kernels.ActLogits:
+	case actLogits:
 		return h.dst
-	case kernels.ActBranch:
+	case actBranch:
 		return h.branch
 	}
 	panic("model: no products go to this activation")
@@ -223,7 +223,7 @@ func (st *normStage) Run(lo, hi, worker int) {
 	}
 }
 
-func (h *hostRun) multiply(src kernels.Activation, add bool, linears []hostLinear) {
+func (h *hostRun) multiply(src act, add bool, linears []hostLinear) {
 	h.src, h.add, h.linears = h.operand(src), add, linears
 	if src != kernels.ActNorm && h.m.rounds(src) { // rows of the norm are rounded as they are made
 		h.each(h.rows, 4, (*roundStage)(h))
@@ -300,7 +300,7 @@ func (h *hostRun) addLinear(p *hostLinear, lo, hi int, buf []float32) {
 	}
 }
 
-func (h *hostRun) headNorm(a kernels.Activation, w []float32) {
+func (h *hostRun) headNorm(a act, w []float32) {
 	h.weight, h.norming = w, a
 	h.each(h.rows, 4, (*headNormStage)(h))
 }
@@ -311,7 +311,7 @@ func (st *headNormStage) Run(lo, hi, _ int) {
 	h := (*hostRun)(st)
 	d, buf := h.m.cfg.HeadDim, h.buffer(h.norming)
 	heads := h.m.cfg.KVHeads
-	if h.norming == kernels.ActQ {
+	if h.norming == actQ {
 		heads = h.m.cfg.Heads
 	}
 	for i := lo * heads; i < hi*heads; i++ {
@@ -432,7 +432,7 @@ func (h *hostRun) project(dst, x []float32, n int) {
 	rows, stream := h.rows, h.x
 	h.rows, h.x, h.dst = n, x, dst
 	h.norm(h.m.norm)
-	h.multiply(kernels.ActNorm, false, h.m.head)
+	h.multiply(actNorm, false, h.m.head)
 	if h.m.cfg.scalars.finish() {
 		h.each(n, 1, (*finishStage)(h))
 	}

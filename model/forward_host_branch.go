@@ -1,10 +1,8 @@
 package model
 
-import "github.com/lukv/lukv/kernels"
-
 // Operations of layers that differ from Llama's.
 
-func (h *hostRun) fullNorm(a kernels.Activation, w []float32) {
+func (h *hostRun) fullNorm(a act, w []float32) {
 	h.weight, h.norming = w, a
 	h.each(h.rows, 4, (*fullNormStage)(h))
 }

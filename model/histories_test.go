@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/internal/testctx"
+	"github.com/lukv/lukv/internal/testdevice"
 	"github.com/lukv/lukv/internal/testnum"
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/lukv"
@@ -83,7 +84,7 @@ type history struct {
 	models  []*Model
 	options []SessionOptions
 	s       []*Session
-	devices []*fakeDevice
+	devices []*testdevice.Device
 }
 
 // newHistory makes three models with the same weights and a session of each, nil if the
@@ -119,7 +120,7 @@ func newHistory(t *testing.T, seed uint64) *history {
 	h.teller = fmt.Sprintf("seed %d, %+v, %v", seed, *cfg, policy)
 	for k := range 3 {
 		options := []Option{WithThreads(1 + k%2), WithPrecision(precision)}
-		var d *fakeDevice
+		var d *testdevice.Device
 		if k > 0 {
 			o.ChunkTokens, o.PageEntries, o.Lookup = 1+rng.IntN([]int{40, 600}[rng.IntN(2)]), 16<<rng.IntN(4), rng.IntN(2) == 0
 			if k == 2 || rng.IntN(2) == 0 {
@@ -148,7 +149,7 @@ func (h *history) end() {
 	for i, m := range h.models {
 		require.NoError(h.t, m.Close())
 		if d := h.devices[i]; d != nil {
-			d.wantEmpty(h.t)
+			d.WantEmpty(h.t)
 		}
 	}
 }
@@ -352,8 +353,8 @@ func (h *history) fault(i, try int) (ctx context.Context, off func()) {
 	case kind == 0:
 		return testctx.DoneAfter(context.Background(), h.rng.IntN(40)), func() {}
 	case kind == 1 && d != nil:
-		d.failAt(1+h.rng.IntN(200), kernels.ErrDeviceMemory)
-		return context.Background(), func() { d.failAt(0, nil) }
+		d.FailAt(1+h.rng.IntN(200), kernels.ErrDeviceMemory)
+		return context.Background(), func() { d.FailAt(0, nil) }
 	}
 	return context.Background(), func() {}
 }

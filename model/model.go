@@ -39,12 +39,12 @@ type Model struct {
 	embedScale float32        // of embeddings
 
 	norm   []float32    // [Hidden]
-	head   []hostLinear // the one from ActNorm to ActLogits, [Vocab, Hidden]
+	head   []hostLinear // the one from actNorm to actLogits, [Vocab, Hidden]
 	layers []hostDecoder
 	eos    []int32
 
 	// What the operands of products must hold: those of width Hidden or
-	// Heads*HeadDim, and ActMLP.
+	// Heads*HeadDim, and actMLP.
 	narrowForms, innerForms kernels.Forms
 
 	acc   *accelerator // nil without a device
@@ -164,7 +164,7 @@ func newModel(ctx context.Context, cfg *Config, w *Weights, opts []Option) (*Mod
 		cfg: cfg, plan: slices.Clone(cfg.layerPlans()), weights: w, precision: o.precision, cpu: *o.cpu,
 		ropes: ropes, still: &rope{headDim: cfg.HeadDim, freq: make([]float64, cfg.HeadDim/2), factor: 1}, log: o.logger, digests: o.digests,
 		embed:  matrix(w.Embed),
-		head:   []hostLinear{{w: matrix(w.Head), dst: kernels.ActLogits}},
+		head:   []hostLinear{{w: matrix(w.Head), dst: actLogits}},
 		layers: make([]hostDecoder, cfg.Layers),
 	}
 	m.identity = sync.OnceValue(func() (id string) {

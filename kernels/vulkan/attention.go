@@ -180,8 +180,8 @@ func (w *workList) Fill(spans []rowSpan, partials view) (int, error) {
 // attentionOp holds the arguments of Attention.
 type attentionOp struct {
 	shape
-	Q     rowset // [N, Heads·HeadDim] f32, rotated; with BF16 also rounded
-	Out   rowset // the same shape, F32 or BF16
+	Q     rows2D // [N, Heads·HeadDim] f32, rotated; with BF16 also rounded
+	Out   rows2D // the same shape, F32 or BF16
 	Stats view   // [N][Heads][2] f32 (largest score and sum, base 2) or none
 	Heads *headTable
 	Work  *workList
@@ -240,7 +240,7 @@ func (c *commands) Attention(a attentionOp) {
 		attend(few, 1, fewGroupsAt)
 	default: // one of the two has no workgroups
 		attend(few, 1, fewGroupsAt)
-		c.beside(func() { attend(tileRows, sums, groupsAt) })
+		c.noBarrier(func() { attend(tileRows, sums, groupsAt) })
 	}
 	if !a.Split {
 		return

@@ -55,13 +55,13 @@ func BenchmarkDevice(b *testing.B) {
 		const k, m = 4096, 1024
 		b.Run(fmt.Sprintf("matmul/%dx%dx%d", n, k, m), func(b *testing.B) {
 			w := weights{buffer(weightBytes(tensor.BF16, m, k)), tensor.BF16, m, k}
-			x, y := newRowset(buffer(int64(n)*k*4), tensor.F32, n, k), newRowset(buffer(int64(n)*m*4), tensor.F32, n, m)
+			x, y := newRows2D(buffer(int64(n)*k*4), tensor.F32, n, k), newRows2D(buffer(int64(n)*m*4), tensor.F32, n, m)
 			measure(b, m*k*2, 2*float64(n)*k*m, func(c *commands) { c.MatMul(x, false, product{W: w, Dst: y}) })
 		})
 		// With the device's matrix units, if it has any, from tiles of few rows to tiles of many.
 		b.Run(fmt.Sprintf("matmul/bf16/%dx%dx%d", n*8, k, m), func(b *testing.B) {
 			w := weights{buffer(weightBytes(tensor.BF16, m, k)), tensor.BF16, m, k}
-			x, y := newRowset(buffer(int64(8*n)*k*2), tensor.BF16, 8*n, k), newRowset(buffer(int64(8*n)*m*4), tensor.F32, 8*n, m)
+			x, y := newRows2D(buffer(int64(8*n)*k*2), tensor.BF16, 8*n, k), newRows2D(buffer(int64(8*n)*m*4), tensor.F32, 8*n, m)
 			measure(b, m*k*2, 16*float64(n)*k*m, func(c *commands) { c.MatMul(x, false, product{W: w, Dst: y}) })
 		})
 	}
@@ -90,7 +90,7 @@ func BenchmarkDevice(b *testing.B) {
 		defer w.Free()
 		_, err = w.Fill([]rowSpan{{N: 1, End: ends}}, buffer(partialBytes(128, 64)))
 		ok(b, err)
-		q, y := newRowset(buffer(32*128*4), tensor.F32, 1, 32*128), newRowset(buffer(32*128*4), tensor.F32, 1, 32*128)
+		q, y := newRows2D(buffer(32*128*4), tensor.F32, 1, 32*128), newRows2D(buffer(32*128*4), tensor.F32, 1, 32*128)
 		op := attentionOp{shape: s, Q: q, Out: y, Heads: heads, Work: w, Split: true}
 		measure(b, 8*slots*128*2*2, 0, func(c *commands) { c.Attention(op) })
 	})

@@ -17,21 +17,21 @@ import (
 // their buffers, work lists and parameters when they run, not when they are recorded.
 //
 // An operation sees the results of all operations before it, except inside
-// Together. Arguments are checked while recording: End returns an error for the first
+// Concurrent. Arguments are checked while recording: End returns an error for the first
 // one that does not fit (a shape, a size, an alignment), and nothing after it is
 // recorded.
 //
 // A list belongs to one goroutine at a time.
 type commands struct {
-	d        *Device
-	pool     vk.CommandPool
-	cb       vk.CommandBuffer
-	state    recordState
-	err      error
-	together bool // inside Together
-	apart    bool // inside Together, with the barrier before it recorded
-	copied   bool // something other than shaders may have come since the last barrier for all
-	last     ticket
+	d           *Device
+	pool        vk.CommandPool
+	cb          vk.CommandBuffer
+	state       recordState
+	err         error
+	concurrent  bool // inside Concurrent
+	skipBarrier bool // inside Concurrent, with the barrier before it recorded
+	copied      bool // something other than shaders may have come since the last barrier for all
+	last        ticket
 
 	queries vk.QueryPool
 	marks   uint32
@@ -111,7 +111,7 @@ func (c *commands) Begin() error {
 	if err := c.d.dev.Begin(c.cb, false); err != nil {
 		return c.d.check(fmt.Errorf("record commands: %w", err))
 	}
-	c.state, c.err, c.together, c.apart, c.copied, c.marks = recording, nil, false, false, true, 0
+	c.state, c.err, c.concurrent, c.skipBarrier, c.copied, c.marks = recording, nil, false, false, true, 0
 	if c.queries != 0 {
 		c.d.dev.ResetTimestamps(c.cb, c.queries, maxMarks)
 	}
@@ -162,24 +162,24 @@ func (d *Device) run(ctx context.Context, record func(c *commands)) error {
 	return d.wait(ctx, t)
 }
 
-// Together records operations that do not depend on each other, so that the
+// Concurrent records operations that do not depend on each other, so that the
 // device may overlap them.
-func (c *commands) Together(record func()) {
-	if c.together {
+func (c *commands) Concurrent(record func()) {
+	if c.concurrent {
 		record()
 		return
 	}
-	c.together, c.apart = true, false
+	c.concurrent, c.skipBarrier = true, false
 	record()
-	c.together = false
+	c.concurrent = false
 }
 
-// beside records operations that do not depend on the one recorded last.
-func (c *commands) beside(record func()) {
-	together, apart := c.together, c.apart
-	c.together, c.apart = true, true
+// noBarrier records operations that do not depend on the one recorded last.
+func (c *commands) noBarrier(record func()) {
+	concurrent, skip := c.concurrent, c.skipBarrier
+	c.concurrent, c.skipBarrier = true, true
 	record()
-	c.together, c.apart = together, apart
+	c.concurrent, c.skipBarrier = concurrent, skip
 }
 
 const everyStage = vk.StageCompute | vk.StageTransfer | vk.StageIndirect
@@ -188,12 +188,12 @@ const everyStage = vk.StageCompute | vk.StageTransfer | vk.StageIndirect
 // or copies. Between two shaders the barrier leaves copies out: with them a step of a small
 // model takes a fifth longer on an NVIDIA H200.
 func (c *commands) order(copies bool) {
-	if c.together && c.apart {
+	if c.concurrent && c.skipBarrier {
 		c.copied = c.copied || copies
 		return
 	}
-	c.apart = c.together
-	if !c.copied && !copies && !c.together {
+	c.skipBarrier = c.concurrent
+	if !c.copied && !copies && !c.concurrent {
 		c.d.dev.Barrier(c.cb, vk.StageCompute, vk.AccessShaderWrite, vk.StageCompute, vk.AccessShaderRead|vk.AccessShaderWrite)
 		return
 	}

@@ -22,8 +22,8 @@ type Device struct {
 	dev  *vk.Device
 	info kernels.DeviceInfo
 
-	units *units // for products of bf16 by bf16, nil for plain shaders
-	loops int    // rounds of all its loops after which the driver ends a shader, 0: never
+	matrixUnits *matrixUnits // for products of bf16 by bf16, nil for plain shaders
+	loops       int          // rounds of all its loops after which the driver ends a shader, 0: never
 
 	mu       sync.Mutex // guards everything below, and the queue
 	mem      *allocator
@@ -45,12 +45,12 @@ type Device struct {
 // ticket is a point in the device's timeline. The zero ticket has always passed.
 type ticket uint64
 
-func open(in *vk.Instance, p *vk.PhysicalDevice, info kernels.DeviceInfo, u *units, o Options) (*Device, error) {
+func open(in *vk.Instance, p *vk.PhysicalDevice, info kernels.DeviceInfo, u *matrixUnits, o Options) (*Device, error) {
 	dev, err := p.Open(vk.OpenOptions{Matrices: u != nil})
 	if err != nil {
 		return nil, err
 	}
-	d := &Device{in: in, dev: dev, info: info, units: u, live: map[*commands]struct{}{}}
+	d := &Device{in: in, dev: dev, info: info, matrixUnits: u, live: map[*commands]struct{}{}}
 	if strings.HasPrefix(info.Name, "llvmpipe") {
 		d.loops = 65535 // LP_MAX_TGSI_LOOP_ITERATIONS of Mesa, which then goes on as if the loops were over
 	}

@@ -295,7 +295,7 @@ func session(d *Device, n int) error {
 	}
 	defer h.Free()
 	copy(h.Bytes(), bytesOf([]float32{1, 2, 3, 4, 5, 6, 7, float32(n)}))
-	x, y := newRowset(h.All(), tensor.F32, 1, 8), newRowset(b.All(), tensor.F32, 1, 8)
+	x, y := newRows2D(h.All(), tensor.F32, 1, 8), newRows2D(b.All(), tensor.F32, 1, 8)
 	if err := d.run(ctx, func(c *commands) {
 		c.Zero(b.All())
 		c.Add(y, x)
@@ -401,11 +401,11 @@ func TestTogetherAndCopy(t *testing.T) {
 	x := upload(t, d, bytesOf([]float32{1, 2, 3, 4, 5, 6, 7, 8}))
 	a, b := alloc(t, d, 32), alloc(t, d, 32)
 	run(t, d, func(c *commands) {
-		c.Together(func() {
+		c.Concurrent(func() {
 			c.Copy(a.view, x.view)
 			c.Zero(b.view)
 		})
-		c.Add(newRowset(b.view, tensor.F32, 1, 8), newRowset(a.view, tensor.F32, 1, 8))
+		c.Add(newRows2D(b.view, tensor.F32, 1, 8), newRows2D(a.view, tensor.F32, 1, 8))
 	})
 	testnum.SameBits(t, "copy and add", x.f32(), b.f32())
 	if err := d.run(context.Background(), func(c *commands) { c.Copy(a.view.At(0, 4), x.view) }); err == nil {

@@ -248,7 +248,7 @@ func Open(selector string, o Options) (*Device, error) {
 	}
 	u, why := unitsOf(list[i], mode)
 	d, err := openChecked(in, list[i], infos[i], u, why, o)
-	if err == nil && mode == matricesF16 && d.units == nil {
+	if err == nil && mode == matricesF16 && d.matrixUnits == nil {
 		err = fmt.Errorf("open %s: matrices of f16: %s", d.info.Name, strings.TrimPrefix(d.info.Matrices, noMatrices))
 		d.abandon()
 	}
@@ -261,7 +261,7 @@ func Open(selector string, o Options) (*Device, error) {
 
 // openChecked opens a device with the matrix units u, or without any if they fail the
 // check or u is nil, for the reason given by why.
-func openChecked(in *vk.Instance, p *vk.PhysicalDevice, info kernels.DeviceInfo, u *units, why string, o Options) (*Device, error) {
+func openChecked(in *vk.Instance, p *vk.PhysicalDevice, info kernels.DeviceInfo, u *matrixUnits, why string, o Options) (*Device, error) {
 	if u != nil {
 		check := o.checkUnits
 		if check == nil {

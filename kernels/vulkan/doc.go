@@ -11,31 +11,24 @@
 //	d, err := kernels.OpenDevice("vulkan:0")
 //
 // [Devices] and [Open] do the same directly, with [Options]. A [Device] is a
-// [kernels.Device]: its memory, its compiled shaders, and one queue with one timeline. Its
-// passes implement [kernels.MetricPass]. A selector is a device's index, its UUID, or a
-// part of exactly one name; the empty selector takes the best hardware device. Software
-// devices are used only when asked for.
+// [kernels.Device]: its memory, its compiled shaders, and one queue with one timeline. A
+// selector is a device's index, its UUID, or a part of exactly one name; the empty selector
+// takes the best hardware device. Software devices are used only when asked for.
 //
-// # How a pass works
+// # How lists run
 //
-// Operations are recorded into commands once and submitted as often as needed. A
-// pass keeps its activations on the device. What changes between runs is in memory
-// that the host writes in place: the incoming residual stream, turns, the rows'
-// places, page tables, and per layer a table of heads and the work list of
-// attention, which say how long every head is. The commands read the numbers of
+// Operations are recorded into commands once and submitted as often as needed. What changes
+// between runs is in memory that the host writes in place: shared buffers, and in an
+// attention's state the rows' places, page tables, and per layer a table of heads and the
+// work list of attention, which say how long every head is. The commands read the numbers of
 // workgroups from there when they run. Decoding therefore records one list for each
 // number of rows, and a decode step allocates nothing.
 //
-// A list of few rows splits attention: every block of 256 slots has its own
-// workgroup, which writes a partial result (memory for these grows as heads do, up to
-// 128 MiB; beyond that, and for many rows, a workgroup goes through the blocks of its
-// rows). Long lists are divided into parts, of which at most two are in flight, so
-// that a run can be cancelled and no submission takes long.
-//
-// With PassShape.BF16, ActNorm, ActAttention and ActMLP are stored as bf16, and
-// all matrices must be bf16. Products write ActX, ActQ, ActK or ActV. With
-// PassShape.AttentionBF16, RopeAppend rounds the queries in place, and attention
-// rounds its weights.
+// Attention of few rows is split: every block of 256 slots has its own workgroup, which
+// writes a partial result (memory for these grows as heads do, up to 128 MiB; beyond that,
+// and for many rows, a workgroup goes through the blocks of its rows). Long lists are
+// divided into parts, of which at most two are in flight, so that a run can be cancelled and
+// no submission takes long.
 //
 // # Memory
 //
@@ -57,9 +50,8 @@
 // nearly so, may be rounded differently than on the CPU. Infinities and NaN in
 // operands may or may not propagate to the result.
 //
-// Products sum in blocks of 2048 columns, except those of bf16 by bf16, which are
-// the products of passes with PassShape.BF16. If a device has matrix units for
-// them (cooperative matrices of a subgroup, bf16 summed in f32), these are used for
+// Products sum in blocks of 2048 columns, except those of bf16 buffers by bf16 weights.
+// If a device has matrix units for them (cooperative matrices of a subgroup, bf16 summed in f32), these are used for
 // every number of rows, from one up: K is divided into blocks of 512, a block is one
 // chain of steps of 8 or 16 columns, ascending from zero, and the blocks are added in
 // f32, ascending. The order of sums within a step is up to the unit. Opening a device
@@ -70,8 +62,8 @@
 //
 // # Lifetime and concurrency
 //
-// A Device is safe for concurrent use, and so are its pools; a pass with its lists
-// belongs to one goroutine at a time, as does a page table. Work runs in the order of
+// A Device is safe for concurrent use, and so are its pools; an encoder with its lists
+// belongs to one goroutine at a time, as do an attention and a page table. Work runs in the order of
 // submission. Close releases everything, including what was not freed.
 //
 // # Errors
@@ -92,7 +84,7 @@
 // tests use the same shader, compiled for f16.
 //
 // Mesa's llvmpipe silently ends the loops of a shader after 65,535 rounds in all.
-// Attention that would need more, behind some 20,000 to 50,000 entries, is refused there
+// Attention that would need more, over some 20,000 to 50,000 entries, is refused there
 // unless there is memory to split it. No other shader goes through a context in a loop:
 // for models of eight billion parameters, in chunks of 512, they need some 11,000 rounds.
 //

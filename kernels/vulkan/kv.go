@@ -253,7 +253,7 @@ func (c *commands) shape(op string, s shape) {
 // [N] rowInfo. Rotations are within one rounding of those of package kernels; stored
 // elements, and the queries if attention is in bf16, are rounded once to nearest
 // even.
-func (c *commands) RopeAppend(s shape, q, k, v rowset, turns, rows view, heads *headTable) {
+func (c *commands) RopeAppend(s shape, q, k, v rows2D, turns, rows view, heads *headTable) {
 	const op = "rope and append"
 	if !c.ready(op) {
 		return

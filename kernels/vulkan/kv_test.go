@@ -474,14 +474,14 @@ func TestRecordedDecode(t *testing.T) {
 	defer w.Free()
 	const items = 16
 	parts := alloc(t, d, int(partialBytes(s.HeadDim, items)))
-	q := newRowset(qb.All(), tensor.F32, seqs, width)
-	op := attentionOp{shape: s, Q: q, Out: newRowset(ob.All(), tensor.F32, seqs, width), Heads: c.heads, Work: w, Split: true}
+	q := newRows2D(qb.All(), tensor.F32, seqs, width)
+	op := attentionOp{shape: s, Q: q, Out: newRows2D(ob.All(), tensor.F32, seqs, width), Heads: c.heads, Work: w, Split: true}
 	cmd, err := d.newCommands()
 	ok(t, err)
 	defer cmd.Free()
 	ok(t, cmd.Begin())
 	cmd.Mark()
-	cmd.RopeAppend(s, q, newRowset(kb.All(), tensor.F32, seqs, kw), newRowset(vb.All(), tensor.F32, seqs, kw), turns.All(), rows.All(), c.heads)
+	cmd.RopeAppend(s, q, newRows2D(kb.All(), tensor.F32, seqs, kw), newRows2D(vb.All(), tensor.F32, seqs, kw), turns.All(), rows.All(), c.heads)
 	cmd.Attention(op)
 	cmd.Mark()
 	ok(t, cmd.End())

@@ -198,12 +198,12 @@ func upload(t testing.TB, d *Device, data []byte) *guarded {
 	return g
 }
 
-// uploadRows uploads [n][cols] values as a rowset of a type; gaps keep the guard
+// uploadRows uploads [n][cols] values as a rows2D of a type; gaps keep the guard
 // pattern, which is garbage that must not matter.
-func uploadRows(t testing.TB, d *Device, x []float32, n, cols int, typ tensor.Type) (rowset, *guarded) {
+func uploadRows(t testing.TB, d *Device, x []float32, n, cols int, typ tensor.Type) (rows2D, *guarded) {
 	t.Helper()
 	g := alloc(t, d, max(n*padded(cols)*typ.Bytes(1), 4))
-	r := newRowset(g.view, typ, n, cols)
+	r := newRows2D(g.view, typ, n, cols)
 	raw := make([]byte, cols*typ.Bytes(1))
 	for i := range n {
 		kernels.CPU{}.Narrow(raw, x[i*cols:(i+1)*cols], typ)
@@ -212,8 +212,8 @@ func uploadRows(t testing.TB, d *Device, x []float32, n, cols int, typ tensor.Ty
 	return r, g
 }
 
-// rowsOf reads a rowset back as [n][cols].
-func rowsOf(g *guarded, r rowset) []float32 {
+// rowsOf reads a rows2D back as [n][cols].
+func rowsOf(g *guarded, r rows2D) []float32 {
 	g.t.Helper()
 	raw := g.raw()
 	out := make([]float32, r.N*r.Cols)
@@ -224,10 +224,10 @@ func rowsOf(g *guarded, r rowset) []float32 {
 	return out
 }
 
-func newRows(t testing.TB, d *Device, n, cols int, typ tensor.Type) (rowset, *guarded) {
+func newRows(t testing.TB, d *Device, n, cols int, typ tensor.Type) (rows2D, *guarded) {
 	t.Helper()
 	g := alloc(t, d, max(n*padded(cols)*typ.Bytes(1), 4))
-	return newRowset(g.view, typ, n, cols), g
+	return newRows2D(g.view, typ, n, cols), g
 }
 
 func uploadWeights(t testing.TB, d *Device, raw []byte, typ tensor.Type, rows, cols int) weights {

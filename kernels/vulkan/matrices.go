@@ -15,9 +15,9 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// units are the matrix units that a device's products of bf16 by bf16 use: one
+// matrixUnits are the matrix units that a device's products of bf16 by bf16 use: one
 // shape and one order of sums (shaders/matrix.comp) for every number of rows.
-type units struct {
+type matrixUnits struct {
 	shape    vk.MatrixShape
 	subgroup int
 	limits   unitLimits
@@ -53,7 +53,7 @@ func matrixMode(option string) (string, error) {
 
 // unitsOf returns the matrix units of a device for a mode, or nil and the reason if
 // there are none.
-func unitsOf(p *vk.PhysicalDevice, mode string) (*units, string) {
+func unitsOf(p *vk.PhysicalDevice, mode string) (*matrixUnits, string) {
 	kind, name := vk.ComponentBF16, "bf16"
 	switch mode {
 	case matricesOff:
@@ -82,7 +82,7 @@ func unitsOf(p *vk.PhysicalDevice, mode string) (*units, string) {
 	case !p.MemoryModel:
 		return nil, "the device lacks vulkan's memory model"
 	}
-	u := &units{shape: best, subgroup: size, limits: unitLimits{
+	u := &matrixUnits{shape: best, subgroup: size, limits: unitLimits{
 		shared: int(p.Limits.SharedMemory), invocations: int(min(p.Limits.WorkgroupInvocations, p.Limits.WorkgroupSize[0])),
 		subgroups: int(p.MaxSubgroups),
 	}}
@@ -120,7 +120,7 @@ func better(s, than vk.MatrixShape) bool {
 	return rank(s) > rank(than)
 }
 
-func (u *units) String() string { return shapeName(u.shape) }
+func (u *matrixUnits) String() string { return shapeName(u.shape) }
 
 func shapeName(s vk.MatrixShape) string {
 	name := "bf16"
@@ -130,7 +130,7 @@ func shapeName(s vk.MatrixShape) string {
 	return fmt.Sprintf("%s %d×%d×%d", name, s.M, s.N, s.K)
 }
 
-func (u *units) shader() string {
+func (u *matrixUnits) shader() string {
 	if u.shape.Type == vk.ComponentF16 {
 		return "matrixf16"
 	}
@@ -168,7 +168,7 @@ const (
 
 // tile returns the tiling for n rows of cols elements and outs rows of weights. It does
 // not affect the bits of the result.
-func (u *units) tile(n, outs, cols int, glu bool) tiling {
+func (u *matrixUnits) tile(n, outs, cols int, glu bool) tiling {
 	tiles := func(t tiling) int { return (n + t.rows - 1) / t.rows * ((outs + t.outs - 1) / t.outs) }
 	ts := &u.tilings
 	want := len(ts) - 1
@@ -194,7 +194,7 @@ func (u *units) tile(n, outs, cols int, glu bool) tiling {
 
 // fit makes a tiling fit the device and the number of columns by reducing the groups and
 // then the buffers. It reports whether that was enough.
-func (u *units) fit(t tiling, cols int) (tiling, bool) {
+func (u *matrixUnits) fit(t tiling, cols int) (tiling, bool) {
 	blocks := (cols + matrixBlock - 1) / matrixBlock
 	for t.groups/2 >= blocks && t.groups > 1 {
 		t.groups /= 2
@@ -227,7 +227,7 @@ func (t tiling) shared(s vk.MatrixShape) int {
 }
 
 // multiply records the products of c.MatMul.
-func (u *units) multiply(c *commands, op string, x rowset, products []product, p *push) {
+func (u *matrixUnits) multiply(c *commands, op string, x rows2D, products []product, p *push) {
 	var rows [3]int
 	for i, pr := range products {
 		rows[i] = pr.W.Rows
@@ -241,12 +241,12 @@ func (u *units) multiply(c *commands, op string, x rowset, products []product, p
 }
 
 // gateUp records the products of c.GateUp with the given number of gates.
-func (u *units) gateUp(c *commands, op string, x rowset, gates int, yt uint32, p *push) {
+func (u *matrixUnits) gateUp(c *commands, op string, x rows2D, gates int, yt uint32, p *push) {
 	t := u.choose(c, x, 2*gates, true)
 	u.dispatch(c, op, t, x.N, (2*gates+t.outs-1)/t.outs, p, 1, yt)
 }
 
-func (u *units) choose(c *commands, x rowset, outs int, glu bool) tiling {
+func (u *matrixUnits) choose(c *commands, x rows2D, outs int, glu bool) tiling {
 	if c.tiling >= 0 {
 		t, _ := u.fit(u.tilings[c.tiling], x.Cols)
 		return t
@@ -254,7 +254,7 @@ func (u *units) choose(c *commands, x rowset, outs int, glu bool) tiling {
 	return u.tile(x.N, outs, x.Cols, glu)
 }
 
-func (u *units) dispatch(c *commands, op string, t tiling, n, tiles int, p *push, glu, yt uint32) {
+func (u *matrixUnits) dispatch(c *commands, op string, t tiling, n, tiles int, p *push, glu, yt uint32) {
 	s := &u.shape
 	constants := []uint32{
 		uint32(t.subgroups() * u.subgroup), s.M, s.N, s.K, uint32(u.subgroup), uint32(t.rows), uint32(t.outs),
@@ -280,8 +280,8 @@ type trial struct {
 func checkUnits(d *Device) error {
 	const n, cols, outs = 133, 1101, 139 // more than a tile, and a remainder everywhere
 	trials := []trial{{"plain shaders", noUnits, false, 0}, {"rows at other places", 1, false, 5}}
-	for i, t := range d.units.tilings {
-		if _, ok := d.units.fit(t, cols); !ok {
+	for i, t := range d.matrixUnits.tilings {
+		if _, ok := d.matrixUnits.fit(t, cols); !ok {
 			continue
 		}
 		name := fmt.Sprintf("tiles of %d×%d", t.rows, t.outs)
@@ -364,12 +364,12 @@ func (d *Device) tryUnits(trials []trial, n, cols, outs int, x, w, b []float32) 
 		return nil, err
 	}
 	defer free()
-	bias, err := d.Vector(ctx, b)
+	bias, err := kernels.NewVector(ctx, d, b)
 	if err != nil {
 		return nil, err
 	}
 	defer bias.Free()
-	one := newRowset(view{}, tensor.F32, n, outs)
+	one := newRows2D(view{}, tensor.F32, n, outs)
 	all, err := d.newLocalBuffer(one.bytes() * int64(len(trials)))
 	if err != nil {
 		return nil, err
@@ -377,9 +377,9 @@ func (d *Device) tryUnits(trials []trial, n, cols, outs int, x, w, b []float32) 
 	defer all.Free()
 
 	half := weightBytes(tensor.BF16, outs, cols)
-	gate := product{W: weights{dw.Mem.At(0, half), tensor.BF16, outs, cols}, Bias: bias.(*vector).buf.All()}
+	gate := product{W: weights{dw.Mem.At(0, half), tensor.BF16, outs, cols}, Bias: bias.(*rowBuffer).Mem}
 	up := product{W: weights{dw.Mem.At(half, half), tensor.BF16, outs, cols}}
-	rows := newRowset(dx.Mem, tensor.BF16, n, cols)
+	rows := newRows2D(dx.Mem, tensor.BF16, n, cols)
 	err = d.run(ctx, func(c *commands) {
 		c.Zero(all.All())
 		for i, t := range trials {

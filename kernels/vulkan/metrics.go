@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/tensor"
 )
 
@@ -46,7 +45,7 @@ func (c *commands) table(op, name string, v view, rows, ld, longest int) {
 // calls. rows is the [N] rowInfo of the pass, and s.Table counts the entries before it;
 // s.Held is not used. stats is the result of Attention without a window. Bound:
 // relative error 1e-5 per token, in addition to the order of f32 sums.
-func (c *commands) ColumnSums(s sequence, q rowset, stats, rows view, row, n int, sums view, ld int) {
+func (c *commands) ColumnSums(s sequence, q rows2D, stats, rows view, row, n int, sums view, ld int) {
 	const op = "attention column sums"
 	if !c.ready(op) {
 		return
@@ -73,62 +72,31 @@ func (c *commands) ColumnSums(s sequence, q rowset, stats, rows view, row, n int
 	c.dispatch(op, "columns", s.constants(), &p, blocks, s.KVHeads, (s.group()+7)/8)
 }
 
-// SnapKV turns the column sums of the last o.Window queries (from ColumnSums over only
-// these, starting at zero) into scores [KVHeads][ldo] f32: larger means keep, +Inf for
-// the last o.Window entries. Bound: relative error 1e-6 in addition to that of the sums.
-func (c *commands) SnapKV(s sequence, o kernels.WindowScoring, sums view, ld int, scores view, ldo int) {
-	const op = "snapkv"
-	if !c.ready(op) {
-		return
-	}
-	blocks := c.sequence(op, s)
-	c.table(op, "sums", sums, s.Heads, ld, s.Longest)
-	c.table(op, "scores", scores, s.KVHeads, ldo, s.Longest)
-	if o.Window < 0 || o.Kernel < 1 || o.Kernel%2 == 0 {
-		c.fail(op, "found window %d and kernel %d, expected 0 or more and an odd number", o.Window, o.Kernel)
-	}
-	if c.err != nil {
-		return
-	}
-	flags := 0
-	for i, b := range []bool{o.MaxPool, o.GroupMax, o.ReduceFirst} {
-		if b {
-			flags |= 1 << i
-		}
-	}
-	var p push
-	p.addr(sums)
-	p.addr(scores)
-	p.addr(s.Table.mem.All())
-	p.u32(s.group(), s.Seq*s.KVHeads, o.Window, o.Kernel, ld, ldo, s.Held, flags)
-	c.dispatch(op, "snapkv", nil, &p, blocks, s.KVHeads, 1)
-}
-
 const (
 	modeUnitSums = iota
-	modeAnchor
-	modeKeyDiff
+	modeMean
+	modeCosine
 	modeKeyNorm
 	modeValueNorm
 )
 
-// keyDiffBytes is the size of KeyDiff's work memory.
-func keyDiffBytes(s shape, longest int) int64 {
+// cosineBytes is the size of MeanCosines' work memory.
+func cosineBytes(s shape, longest int) int64 {
 	return int64(s.KVHeads) * int64((longest+255)/256+2) * int64(padded(s.HeadDim)) * 4
 }
 
-// KeyDiff sets scores, [KVHeads][ldo] f32, to minus the cosine of each key with
-// the mean of the head's unit keys. Bound: |error| ≤ 1e-5.
-func (c *commands) KeyDiff(s sequence, work, scores view, ldo int) {
-	const op = "keydiff"
+// MeanCosines sets out, [KVHeads][ldo] f32, to the cosine of each key with the mean of
+// the head's unit keys. Bound: |error| ≤ 1e-5.
+func (c *commands) MeanCosines(s sequence, work, out view, ldo int) {
+	const op = "mean cosines"
 	if !c.ready(op) {
 		return
 	}
-	if work.Size() < keyDiffBytes(s.shape, s.Longest) || work.address()%32 != 0 {
-		c.fail(op, "work: found %d bytes at %#x, expected %d at a multiple of 32", work.Size(), work.address(), keyDiffBytes(s.shape, s.Longest))
+	if work.Size() < cosineBytes(s.shape, s.Longest) || work.address()%32 != 0 {
+		c.fail(op, "work: found %d bytes at %#x, expected %d at a multiple of 32", work.Size(), work.address(), cosineBytes(s.shape, s.Longest))
 	}
-	for _, mode := range []int{modeUnitSums, modeAnchor, modeKeyDiff} {
-		c.vectors(op, s, mode, work, scores, ldo)
+	for _, mode := range []int{modeUnitSums, modeMean, modeCosine} {
+		c.vectors(op, s, mode, work, out, ldo)
 	}
 }
 
@@ -158,7 +126,7 @@ func (c *commands) vectors(op string, s sequence, mode int, work, out view, ldo 
 	p.addr(s.Table.mem.All())
 	p.u32(s.Seq*s.KVHeads, ldo, blocks, s.Held)
 	x := blocks
-	if mode == modeAnchor {
+	if mode == modeMean {
 		x = min(blocks, 1)
 	}
 	c.dispatch(op, "vectors", append(s.constants(), uint32(mode), s.lanes()), &p, x, s.KVHeads, 1)
@@ -204,7 +172,7 @@ func momentFloats(d int) int { return 3*d + 2*d*d }
 // to the first row ever added. Rows are added one at a time in compensated sums, so
 // chunks do not matter. Read the result with readMoments. Bound: 1e-6 of the mean
 // square.
-func (c *commands) Moments(q rowset, headDim, row, n int, state view, products bool) {
+func (c *commands) Moments(q rows2D, headDim, row, n int, state view, products bool) {
 	const op = "query moments"
 	if !c.ready(op) {
 		return
@@ -266,65 +234,32 @@ func readMoments(state []float32, headDim, q int, mean, cov []float64) (int, err
 	return n, nil
 }
 
-// expectedOp holds the arguments of ExpectedAttention.
-type expectedOp struct {
-	sequence
-	Mean  view // [Heads][padded(HeadDim)] f32: rotated mean query over √HeadDim
-	Form  view // [Heads][padded(HeadDim)][padded(HeadDim)] f32 upper triangle of kᵀΣk/(2·HeadDim), zeros elsewhere; or none
-	Sinks view // [KVHeads] uint32 leading entries that are always kept, or none
-	Work  view // expectedBytes
-
-	ValueNorm bool
-	Epsilon   float64
-	Scores    view // [KVHeads][Ld] f32
-	Ld        int
-}
-
-// expectedBytes is the size of ExpectedAttention's work memory.
-func expectedBytes(s shape, longest int) int64 {
-	blocks := (longest + 255) / 256
-	return int64(s.Heads) * (int64(blocks)*256 + 2*int64(blocks+1)) * 4
-}
-
-// ExpectedAttention scores entries as lukv's metric expected_attention does,
-// given the rotated moments of the queries. Bound: relative error 1e-4.
-func (c *commands) ExpectedAttention(e expectedOp) {
-	const op = "expected attention"
+// QuadraticForm sets out, [Heads][ldo] f32, to k·linear + kᵀ·form·k for every query head
+// and key k of its KV head. linear is [Heads][padded(HeadDim)] f32; form is
+// [Heads][padded(HeadDim)][padded(HeadDim)] f32, upper triangles with zeros elsewhere, or
+// none. Bound: 1e-5·Σ|terms|.
+func (c *commands) QuadraticForm(s sequence, linear, form, out view, ldo int) {
+	const op = "quadratic form"
 	if !c.ready(op) {
 		return
 	}
-	s := e.sequence
 	blocks := c.sequence(op, s)
 	dim := padded(s.HeadDim)
-	c.floats(op, "mean", e.Mean, s.Heads*dim, false)
-	c.floats(op, "form", e.Form, s.Heads*dim*dim, true)
-	c.floats(op, "sinks", e.Sinks, s.KVHeads, true)
-	c.table(op, "scores", e.Scores, s.KVHeads, e.Ld, s.Longest)
-	if e.Work.Size() < expectedBytes(s.shape, s.Longest) {
-		c.fail(op, "work: found %d bytes, expected %d", e.Work.Size(), expectedBytes(s.shape, s.Longest))
+	c.floats(op, "linear", linear, s.Heads*dim, false)
+	c.floats(op, "form", form, s.Heads*dim*dim, true)
+	c.table(op, "out", out, s.Heads, ldo, s.Longest)
+	if linear.address()%16 != 0 || form.address()%16 != 0 {
+		c.fail(op, "linear at %#x and form at %#x, expected multiples of 16", linear.address(), form.address())
 	}
-	if e.Mean.address()%16 != 0 || e.Form.address()%16 != 0 || math.IsNaN(e.Epsilon) {
-		c.fail(op, "mean at %#x and form at %#x, expected multiples of 16", e.Mean.address(), e.Form.address())
-	}
-	if c.err != nil || blocks == 0 {
+	if c.err != nil {
 		return
 	}
-	ldz := blocks * 256
-	norm := 0
-	if e.ValueNorm {
-		norm = 1
+	var p push
+	for _, a := range []view{linear, form, out, s.Table.mem.All()} {
+		p.addr(a)
 	}
-	z := e.Work
-	part := z.At(int64(s.Heads)*int64(ldz)*4, int64(s.Heads)*2*int64(blocks+1)*4)
-	for mode, g := range [][2]int{{blocks, s.Heads}, {1, s.Heads}, {blocks, s.KVHeads}} {
-		var p push
-		for _, a := range []view{z, e.Mean, e.Form, part, e.Scores, s.Table.mem.All(), e.Sinks} {
-			p.addr(a)
-		}
-		p.u32(s.Seq*s.KVHeads, s.group(), ldz, e.Ld, blocks, norm, s.Held)
-		p.f32(float32(e.Epsilon))
-		c.dispatch(op, "expected", append(s.constants(), uint32(mode)), &p, g[0], g[1], 1)
-	}
+	p.u32(s.Seq*s.KVHeads, s.group(), ldo, s.Held)
+	c.dispatch(op, "quadratic", s.constants(), &p, blocks, s.Heads, 1)
 }
 
 // moveJob is the compaction of one head: entry Slots[i] becomes entry i for From ≤ i < N.

@@ -6,11 +6,11 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// rowset is a matrix of activations [N, Cols] on the device: row r begins at
+// rows2D is a matrix of activations [N, Cols] on the device: row r begins at
 // element r·Stride of Mem. Type is F32, or BF16 where an operation says so.
 // Stride is a multiple of 8 (see padded) and Mem is aligned to 16 bytes; the contents
 // between a row's Cols elements and the next row do not matter.
-type rowset struct {
+type rows2D struct {
 	Mem     view
 	Type    tensor.Type
 	N, Cols int
@@ -21,21 +21,21 @@ type rowset struct {
 func padded(n int) int { return (n + 7) &^ 7 }
 
 // bytes is the size of the rows with their gaps.
-func (r rowset) bytes() int64 { return int64(r.N) * int64(r.Stride) * int64(r.Type.Bytes(1)) }
+func (r rows2D) bytes() int64 { return int64(r.N) * int64(r.Stride) * int64(r.Type.Bytes(1)) }
 
-// newRowset describes n rows of cols elements at the beginning of mem.
-func newRowset(mem view, t tensor.Type, n, cols int) rowset {
-	return rowset{Mem: mem, Type: t, N: n, Cols: cols, Stride: padded(cols)}
+// newRows2D describes n rows of cols elements at the beginning of mem.
+func newRows2D(mem view, t tensor.Type, n, cols int) rows2D {
+	return rows2D{Mem: mem, Type: t, N: n, Cols: cols, Stride: padded(cols)}
 }
 
 // First returns the first n rows.
-func (r rowset) First(n int) rowset {
+func (r rows2D) First(n int) rows2D {
 	r.N = n
 	return r
 }
 
 // Part returns rows first … first+n-1.
-func (r rowset) Part(first, n int) rowset {
+func (r rows2D) Part(first, n int) rows2D {
 	off := int64(first) * int64(r.Stride) * int64(r.Type.Bytes(1))
 	r.Mem, r.N = r.Mem.At(off, r.Mem.Size()-off), n
 	return r
@@ -67,7 +67,7 @@ func typeCode(t tensor.Type) (uint32, bool) {
 }
 
 // rows checks a matrix of activations.
-func (c *commands) rows(op, name string, r rowset, cols int, types ...tensor.Type) (code uint32) {
+func (c *commands) rows(op, name string, r rows2D, cols int, types ...tensor.Type) (code uint32) {
 	code, _ = typeCode(r.Type)
 	ok := false
 	for _, t := range types {
@@ -125,7 +125,7 @@ func (c *commands) weights(op string, w weights) (code uint32) {
 // product is one matrix product over the input of a MatMul: Dst = x·Wᵀ + Bias.
 type product struct {
 	W    weights
-	Dst  rowset // [N, W.Rows] f32
+	Dst  rows2D // [N, W.Rows] f32
 	Bias view   // [W.Rows] f32 or none
 }
 
@@ -138,7 +138,7 @@ const splitMax = 4
 // replacing it. The bits of an element depend only on its row of x and its row of W.
 // Bound against package kernels: |error| ≤ 2e-6·Σ|x·w| for K up to 16384, and
 // 1e-5·Σ|x·w| if the device's matrix units are used (BF16 by BF16).
-func (c *commands) MatMul(x rowset, add bool, products ...product) {
+func (c *commands) MatMul(x rows2D, add bool, products ...product) {
 	const op = "matrix product"
 	if !c.ready(op) {
 		return
@@ -171,7 +171,7 @@ func (c *commands) MatMul(x rowset, add bool, products ...product) {
 	if add {
 		flags |= 1 << 31
 	}
-	p := c.factors(x, flags, products)
+	p := c.matMulArgs(x, flags, products)
 	if u := c.unitsFor(x, wt); u != nil {
 		u.multiply(c, op, x, products, &p)
 		return
@@ -188,11 +188,11 @@ func (c *commands) MatMul(x rowset, add bool, products ...product) {
 // unitsFor returns the matrix units for products of x with weights of a type, nil
 // for the plain shaders. It must not depend on the number of rows or the size of the
 // weights: each kind of shader has its own order of sums.
-func (c *commands) unitsFor(x rowset, wt tensor.Type) *units {
+func (c *commands) unitsFor(x rows2D, wt tensor.Type) *matrixUnits {
 	if x.Type != tensor.BF16 || wt != tensor.BF16 || c.tiling == noUnits {
 		return nil
 	}
-	return c.d.units
+	return c.d.matrixUnits
 }
 
 // tileOf returns the variant of the product shaders for n rows, how many outputs and
@@ -209,8 +209,8 @@ func tileOf(n, cols int) (size string, outs, rows, split int) {
 	return "8", 16, 32, 1
 }
 
-// factors returns the argument block of the product shaders.
-func (c *commands) factors(x rowset, flags int, products []product) (p push) {
+// matMulArgs returns the argument block of the product shaders.
+func (c *commands) matMulArgs(x rows2D, flags int, products []product) (p push) {
 	p.addr(x.Mem)
 	for _, get := range []func(product) view{
 		func(p product) view { return p.W.Mem }, func(p product) view { return p.Dst.Mem }, func(p product) view { return p.Bias },
@@ -235,7 +235,7 @@ func (c *commands) factors(x rowset, flags int, products []product) (p push) {
 
 // GateUp sets y, [N, W.Rows] of type F32 or BF16, to SwiGLU of the products of x with
 // gate and up, whose Dst is not used: the same bits as separate operations, in one.
-func (c *commands) GateUp(y, x rowset, gate, up product) {
+func (c *commands) GateUp(y, x rows2D, gate, up product) {
 	const op = "gate and up"
 	if !c.ready(op) {
 		return
@@ -257,7 +257,7 @@ func (c *commands) GateUp(y, x rowset, gate, up product) {
 		return
 	}
 	gate.Dst, up.Dst = y, y
-	p := c.factors(x, x.N, []product{gate, up})
+	p := c.matMulArgs(x, x.N, []product{gate, up})
 	if u := c.unitsFor(x, gate.W.Type); u != nil {
 		u.gateUp(c, op, x, n, yt, &p)
 		return
@@ -272,7 +272,7 @@ func (c *commands) GateUp(y, x rowset, gate, up product) {
 
 // RMSNorm sets y[r] = x[r]/√(mean(x[r]²)+eps)·w for every row; y is F32 or BF16
 // and may be x. w is [Cols] f32. Bound: relative error 2e-6, plus the rounding of y.
-func (c *commands) RMSNorm(y, x rowset, w view, eps float64) {
+func (c *commands) RMSNorm(y, x rows2D, w view, eps float64) {
 	const op = "rms norm"
 	if !c.ready(op) {
 		return
@@ -288,7 +288,7 @@ func (c *commands) RMSNorm(y, x rowset, w view, eps float64) {
 
 // HeadNorm normalises every head of x, [N, heads·headDim] f32, in place; Stride
 // must be Cols. w is [headDim] f32.
-func (c *commands) HeadNorm(x rowset, headDim int, w view, eps float64) {
+func (c *commands) HeadNorm(x rows2D, headDim int, w view, eps float64) {
 	const op = "head norm"
 	if !c.ready(op) {
 		return
@@ -322,68 +322,63 @@ func grid(n int) (x, y int) {
 	return fold, (n + fold - 1) / fold
 }
 
-// SwiGLU sets y = gate/(1+e^(-gate))·up element by element; y is F32 or BF16 and
-// may be gate or up, which have the same Stride. Bound: relative error 2e-6, plus the
-// rounding of y.
-func (c *commands) SwiGLU(y, gate, up rowset) { c.pointwise("swiglu", 0, y, gate, up) }
-
 // Add sets y += x; both are f32. The result is exact.
-func (c *commands) Add(y, x rowset) { c.pointwise("add", 1, y, x, x) }
-
-// Convert sets y to x, f32, rounded to y's type: F32, F16 or BF16. It is correctly
-// rounded except for NaN payloads and, on some devices, subnormal numbers.
-func (c *commands) Convert(y, x rowset) { c.pointwise("convert", 2, y, x, x) }
-
-func (c *commands) pointwise(op string, code uint32, y, a, b rowset) {
+func (c *commands) Add(y, x rows2D) {
+	const op = "add"
 	if !c.ready(op) {
 		return
 	}
-	types := [][]tensor.Type{{tensor.F32, tensor.BF16}, {tensor.F32}, {tensor.F32, tensor.F16, tensor.BF16}}[code]
-	yt := c.rows(op, "y", y, a.Cols, types...)
-	c.rows(op, "first operand", a, a.Cols, tensor.F32)
-	c.rows(op, "second operand", b, a.Cols, tensor.F32)
-	if y.N < a.N || b.N < a.N || b.Stride != a.Stride {
-		c.fail(op, "found %d and %d rows %d and %d apart for %d rows, expected as many with one distance", a.N, b.N, a.Stride, b.Stride, y.N)
+	c.rows(op, "y", y, x.Cols, tensor.F32)
+	c.rows(op, "x", x, x.Cols, tensor.F32)
+	if y.N != x.N {
+		c.fail(op, "found %d rows for %d", x.N, y.N)
 	}
 	var p push
-	p.addr(a.Mem)
-	p.addr(b.Mem)
+	p.addr(x.Mem)
 	p.addr(y.Mem)
-	p.u32(a.Cols, a.N, a.Stride, y.Stride)
-	c.dispatch(op, "swiglu", []uint32{yt, code}, &p, (a.Cols+511)/512, a.N, 1)
+	p.u32(x.Cols, x.Stride, y.Stride)
+	c.dispatch(op, "add", nil, &p, (x.Cols+255)/256, x.N, 1)
 }
 
-// Embed sets row r of x, f32, to row ids[r] of the table. ids is [x.N] uint32 and
-// is read when the commands run; an id beyond the table gives zeros. Exact, except
-// for subnormal numbers on some devices.
-func (c *commands) Embed(x rowset, ids view, table weights) {
+// Embed sets row r of x, f32, to row ids[r] of the table. ids is [x.N] whole f32 numbers,
+// one a row, and is read when the commands run; an id beyond the table gives zeros. Exact,
+// except for subnormal numbers on some devices.
+func (c *commands) Embed(x, ids rows2D, table weights) {
 	const op = "embed"
 	if !c.ready(op) {
 		return
 	}
 	code := c.weights(op, table)
 	c.rows(op, "x", x, table.Cols, tensor.F32)
-	c.floats(op, "ids", ids, x.N, false)
+	c.column(op, "ids", ids, x.N)
 	var p push
-	p.addr(ids)
+	p.addr(ids.Mem)
 	p.addr(table.Mem)
 	p.addr(x.Mem)
-	p.u32(table.Cols, padded(table.Cols), x.Stride, table.Rows)
+	p.u32(table.Cols, padded(table.Cols), x.Stride, table.Rows, ids.Stride)
 	c.dispatch(op, "embed", []uint32{code}, &p, (table.Cols+255)/256, x.N, 1)
 }
 
-// Argmax sets out[r], uint32, to the index of the largest element of row r of x, the
-// first among equals; NaN is never the largest. Exact.
-func (c *commands) Argmax(out view, x rowset) {
-	const op = "argmax"
+// ArgMax sets row r of out, one f32 element, to the index of the largest element of row r
+// of x, the first among equals; NaN is never the largest. Exact.
+func (c *commands) ArgMax(out, x rows2D) {
+	const op = "arg-max"
 	if !c.ready(op) {
 		return
 	}
 	c.rows(op, "x", x, x.Cols, tensor.F32)
-	c.floats(op, "out", out, x.N, false)
+	c.column(op, "out", out, x.N)
 	var p push
 	p.addr(x.Mem)
-	p.addr(out)
-	p.u32(x.Cols, x.Stride)
+	p.addr(out.Mem)
+	p.u32(x.Cols, x.Stride, out.Stride)
 	c.dispatch(op, "argmax", nil, &p, x.N, 1, 1)
+}
+
+// column checks n rows of one f32 element, which may be in shared memory.
+func (c *commands) column(op, name string, r rows2D, n int) {
+	c.floats(op, name, r.Mem, (n-1)*r.Stride+1, false)
+	if r.Type != tensor.F32 || r.Cols != 1 || r.N != n {
+		c.fail(op, "%s: found %d rows of %d elements of type %v, expected %d of one F32", name, r.N, r.Cols, r.Type, n)
+	}
 }

@@ -121,7 +121,7 @@ func (d *Device) uploadViews(ctx context.Context, views []view, bytes int, fill 
 		}
 	}
 	return d.uploadPieces(ctx, len(views)*bytes, stagingSlotBytes/bytes*bytes, each, func(c *commands, src view, at int) {
-		c.Together(func() {
+		c.Concurrent(func() {
 			for i := range int(src.Size()) / bytes {
 				c.Copy(views[at/bytes+i], src.At(int64(i*bytes), int64(bytes)))
 			}
@@ -162,7 +162,7 @@ func (d *Device) download(ctx context.Context, data []byte, v view) error {
 // It copies as many at once as fit in a slot of the ring.
 func (d *Device) downloadViews(ctx context.Context, views []view, bytes int, drain func(src []byte, i int)) error {
 	fill := func(c *commands, dst view, at int) {
-		c.Together(func() {
+		c.Concurrent(func() {
 			for i := range int(dst.Size()) / bytes {
 				c.Copy(dst.At(int64(i*bytes), int64(bytes)), views[at/bytes+i])
 			}

@@ -25,16 +25,16 @@ func TestValidationReports(t *testing.T) {
 		record   func(c *commands, b *buffer)
 	}{
 		{"copies without order", false, "WRITE_AFTER_WRITE", func(c *commands, b *buffer) {
-			c.Together(func() {
+			c.Concurrent(func() {
 				c.Copy(b.At(0, 64), b.At(64, 64))
 				c.Copy(b.At(0, 64), b.At(128, 64))
 			})
 		}},
 		{"reading behind a buffer", true, "Out of bounds", func(c *commands, b *buffer) {
-			c.Argmax(b.At(0, 4), newRowset(view{b, 256, 2048}, tensor.F32, 1, 512))
+			c.ArgMax(newRows2D(b.At(0, 32), tensor.F32, 1, 1), newRows2D(view{b, 256, 2048}, tensor.F32, 1, 512))
 		}},
 		{"writing behind a buffer", true, "Out of bounds", func(c *commands, b *buffer) {
-			c.Argmax(view{b, 1024, 4}, newRowset(b.At(0, 256), tensor.F32, 1, 64))
+			c.ArgMax(newRows2D(view{b, 1024, 32}, tensor.F32, 1, 1), newRows2D(b.At(0, 256), tensor.F32, 1, 64))
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

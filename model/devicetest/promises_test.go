@@ -83,13 +83,6 @@ func TestKeptSets(t *testing.T) {
 	ctx := context.Background()
 	prompt := randomTokens(promptLen, 1)
 	shape := shapes[0]
-	pass, err := d.Pass(kernels.PassShape{
-		Rows: 1, Sequences: 1, Hidden: 32, Heads: 1, KVHeads: 1, HeadDim: 32, Intermediate: 32, Vocab: vocab, Windows: []int{0},
-		Page: kernels.PageLayout{Type: tensor.F32, HeadDim: 32, PageEntries: 64},
-	})
-	require.NoError(t, err)
-	require.Implements(t, (*kernels.MetricPass)(nil), pass, "the device scores itself")
-	pass.Close()
 	host := shape.open(t, model.WithPrecision(model.PrecisionF32))
 	for _, layers := range []int{shape.layers, 2} {
 		m := shape.open(t, model.WithPrecision(model.PrecisionF32), model.WithOpenDevice(d), model.WithDeviceLayers(layers))

@@ -183,30 +183,30 @@ func (m *meter) operations(ctx context.Context, progress func(what string)) erro
 
 // timed is a list that holds one operation n times.
 type timed struct {
-	pass kernels.Pass
-	list kernels.PassList
+	e    kernels.Encoder
+	list kernels.CommandList
 	n    int
 }
 
 // once runs the list and returns the seconds of one operation.
 func (t *timed) once(ctx context.Context) (float64, error) {
 	begin := time.Now()
-	err := t.pass.Run(ctx, t.list)
+	err := t.e.Run(ctx, t.list)
 	return time.Since(begin).Seconds() / float64(t.n), err
 }
 
 // timed returns a list with as many operations as take about the span, at most 256.
 // The caller frees it.
-func (m *meter) timed(ctx context.Context, p kernels.Pass, rows int, op func(i int)) (timed, error) {
+func (m *meter) timed(ctx context.Context, e kernels.Encoder, op func(i int)) (timed, error) {
 	const most = 256
 	for n := 1; ; {
-		t := timed{pass: p, n: n}
-		p.Begin(rows)
+		t := timed{e: e, n: n}
+		e.Begin()
 		for i := range n {
 			op(i)
 		}
 		var err error
-		if t.list, err = p.End(); err != nil {
+		if t.list, err = e.End(); err != nil {
 			return timed{}, err
 		}
 		one, err := t.once(ctx)
@@ -227,8 +227,8 @@ func (m *meter) timed(ctx context.Context, p kernels.Pass, rows int, op func(i i
 }
 
 // measure measures an operation and records the result.
-func (m *meter) measure(ctx context.Context, p kernels.Pass, rows int, o Operation, op func(i int)) error {
-	t, err := m.timed(ctx, p, rows, op)
+func (m *meter) measure(ctx context.Context, e kernels.Encoder, o Operation, op func(i int)) error {
+	t, err := m.timed(ctx, e, op)
 	if err != nil {
 		return err
 	}
@@ -250,56 +250,61 @@ func (m *meter) measure(ctx context.Context, p kernels.Pass, rows int, o Operati
 	return nil
 }
 
-// now records operations on rows rows and runs them once.
-func now(ctx context.Context, p kernels.Pass, rows int, record func()) error {
-	p.Begin(rows)
-	record()
-	list, err := p.End()
+// workspace is an encoder with the memory that a measurement needs. The first error stays.
+type workspace struct {
+	m    *meter
+	e    kernels.Encoder
+	free []func()
+	err  error
+}
+
+func (m *meter) workspace() *workspace {
+	w := &workspace{m: m}
+	if w.e, w.err = m.dev.Encoder(); w.err == nil {
+		w.free = append(w.free, w.e.Close)
+	}
+	return w
+}
+
+func (w *workspace) close() {
+	for _, f := range slices.Backward(w.free) {
+		f()
+	}
+}
+
+// rows returns rows of random numbers of ordinary size: a chip's power draw, and with it
+// its clock, depends on the data.
+func (w *workspace) rows(ctx context.Context, t tensor.Type, n, cols int) kernels.Rows {
+	if w.err != nil {
+		return kernels.Rows{}
+	}
+	b, err := w.m.dev.Buffer(t, n, cols)
 	if err != nil {
-		return err
+		w.err = err
+		return kernels.Rows{}
 	}
-	defer list.Free()
-	return p.Run(ctx, list)
-}
-
-// take sets ActX to random numbers of ordinary size: a chip's power draw, and with
-// it its clock, depends on the data.
-func take(ctx context.Context, p kernels.Pass, rows int) error {
+	w.free = append(w.free, b.Free)
 	rng := rand.New(rand.NewPCG(1, 3))
-	in := p.In()
-	for i := range in {
-		in[i] = rng.Float32() - 0.5
+	x := make([]float32, n*cols)
+	for i := range x {
+		x[i] = rng.Float32() - 0.5
 	}
-	return now(ctx, p, rows, p.SetInput)
-}
-
-// passShape returns a pass shape with the given rows and dimensions, and little else.
-func passShape(rows, hidden, inner int) kernels.PassShape {
-	return kernels.PassShape{
-		Rows: rows, Sequences: 1, Logits: 1, Hidden: hidden, Heads: 1, KVHeads: 1, HeadDim: 64,
-		Intermediate: inner, Vocab: 64, BF16: true, Scale: 1, Windows: []int{0},
-		Page: kernels.PageLayout{Type: tensor.BF16, HeadDim: 64, PageEntries: pageEntries},
-	}
+	r := kernels.Rows{Buffer: b, N: n}
+	w.err = w.m.dev.Write(ctx, r, x)
+	return r
 }
 
 func (m *meter) measureCopy(ctx context.Context) error {
 	n := m.sizes.copyRows
-	rows, err := m.dev.Rows(n, copyCols)
-	if err != nil {
-		return err
-	}
-	defer rows.Free()
-	p, err := m.dev.Pass(passShape(n, copyCols, 64))
-	if err != nil {
-		return err
-	}
-	defer p.Close()
-	if err := take(ctx, p, n); err != nil {
-		return err
+	w := m.workspace()
+	defer w.close()
+	from, to := w.rows(ctx, tensor.F32, n, copyCols), w.rows(ctx, tensor.F32, n, copyCols)
+	if w.err != nil {
+		return w.err
 	}
 	bytes := 4 * int64(n) * copyCols
 	o := Operation{Name: OpCopy, Shape: bench.Size(bytes), Bytes: 2 * bytes}
-	if err := m.measure(ctx, p, n, o, func(int) { p.StoreRows(rows, 0) }); err != nil {
+	if err := m.measure(ctx, w.e, o, func(int) { w.e.Copy(to, from) }); err != nil {
 		return err
 	}
 	m.report.Copy = m.report.Operations[0].Rate
@@ -319,51 +324,16 @@ func randomBF16(n int) []byte {
 // measureProducts measures the products of a feed-forward layer with bf16 weights.
 func (m *meter) measureProducts(ctx context.Context) error {
 	s := &m.sizes
-	p, err := m.dev.Pass(passShape(slices.Max(s.many), s.hidden, s.inner))
-	if err != nil {
-		return err
-	}
-	defer p.Close()
-	data := randomBF16(s.hidden * s.inner)
-	upload := func(rows, cols int) (list []kernels.DeviceMatrix, free func(), err error) {
-		free = func() {
-			for _, w := range list {
-				w.Free()
-			}
-		}
-		for range s.matrices {
-			w, err := m.dev.Matrix(ctx, kernels.Matrix{Type: tensor.BF16, Rows: rows, Cols: cols, Data: data})
-			if err != nil {
-				free()
-				return nil, nil, err
-			}
-			list = append(list, w)
-		}
-		return list, free, nil
-	}
-	ones := make([]float32, s.hidden)
-	for i := range ones {
-		ones[i] = 1
-	}
-	norm, err := m.dev.Vector(ctx, ones)
-	if err != nil {
-		return err
-	}
-	defer norm.Free()
-
-	up, free, err := upload(s.inner, s.hidden)
-	if err != nil {
-		return err
-	}
+	w := m.workspace()
+	defer w.close()
 	all := slices.Max(s.many)
-	if err = take(ctx, p, all); err == nil {
-		err = now(ctx, p, all, func() {
-			p.Norm(norm, 1e-5)
-			p.GateUp(up[0], up[1], nil, nil)
-		})
+	hidden, inner := w.rows(ctx, tensor.BF16, all, s.hidden), w.rows(ctx, tensor.BF16, all, s.inner)
+	sum := w.rows(ctx, tensor.F32, all, s.hidden)
+	if w.err != nil {
+		return w.err
 	}
 	matrix := 2 * int64(s.hidden) * int64(s.inner)
-	each := func(what string, matrices int64, op func(i int)) error {
+	each := func(what string, matrices int64, op func(i, rows int)) error {
 		for _, rows := range slices.Concat([]int{1}, s.few, s.many) {
 			o := Operation{
 				Name: OpMatrixRows, Shape: fmt.Sprintf("%d × %s", rows, what), Bytes: matrices * matrix, Flop: matrices * matrix * int64(rows),
@@ -374,30 +344,51 @@ func (m *meter) measureProducts(ctx context.Context) error {
 			case rows >= s.many[0]:
 				o.Name = OpMatrixMatrix
 			}
-			if err := m.measure(ctx, p, rows, o, op); err != nil {
+			if err := m.measure(ctx, w.e, o, func(i int) { op(i, rows) }); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
-	if err == nil {
-		err = each(fmt.Sprintf("[%d, %d] twice, SwiGLU", s.inner, s.hidden), 2, func(i int) {
-			i = 2 * i % (s.matrices &^ 1)
-			p.GateUp(up[i], up[i+1], nil, nil)
-		})
+	up, free, err := m.matrices(ctx, s.inner, s.hidden)
+	if err != nil {
+		return err
 	}
+	err = each(fmt.Sprintf("[%d, %d] twice, SwiGLU", s.inner, s.hidden), 2, func(i, rows int) {
+		i = 2 * i % (s.matrices &^ 1)
+		w.e.GateUp(inner.Part(0, rows), hidden.Part(0, rows), kernels.Linear{W: up[i]}, kernels.Linear{W: up[i+1]})
+	})
 	free()
 	if err != nil {
 		return err
 	}
-	down, free, err := upload(s.hidden, s.inner)
+	down, free, err := m.matrices(ctx, s.hidden, s.inner)
 	if err != nil {
 		return err
 	}
 	defer free()
-	return each(fmt.Sprintf("[%d, %d]", s.hidden, s.inner), 1, func(i int) {
-		p.MatMul(kernels.ActMLP, false, []kernels.DeviceProduct{{W: down[i%len(down)], Dst: kernels.ActX}})
+	return each(fmt.Sprintf("[%d, %d]", s.hidden, s.inner), 1, func(i, rows int) {
+		w.e.MatMul(inner.Part(0, rows), false, []kernels.Product{{Linear: kernels.Linear{W: down[i%len(down)]}, Dst: sum.Part(0, rows)}})
 	})
+}
+
+// matrices copies as many random matrices to the device as no cache of it holds.
+func (m *meter) matrices(ctx context.Context, rows, cols int) (list []kernels.DeviceMatrix, free func(), err error) {
+	data := randomBF16(rows * cols)
+	free = func() {
+		for _, w := range list {
+			w.Free()
+		}
+	}
+	for range m.sizes.matrices {
+		w, err := m.dev.Matrix(ctx, kernels.Matrix{Type: tensor.BF16, Rows: rows, Cols: cols, Data: data})
+		if err != nil {
+			free()
+			return nil, nil, err
+		}
+		list = append(list, w)
+	}
+	return list, free, nil
 }
 
 // measureDecode measures attention of one row per sequence over ragged caches:
@@ -435,55 +426,34 @@ func (m *meter) heads() string {
 // length(head) entries, including those of the rows.
 func (m *meter) attention(ctx context.Context, o Operation, n, rows int, length func(head int) int) error {
 	s := &m.sizes
-	shape := passShape(n*rows, 256, 64)
-	shape.Sequences, shape.Heads, shape.KVHeads, shape.HeadDim = n, s.heads, s.kvHeads, s.headDim
-	shape.Page.HeadDim = s.headDim
-	shape.Scale = float32(math.Log2E / math.Sqrt(float64(s.headDim)))
+	shape := kernels.AttentionShape{
+		Rows: n * rows, Sequences: n, Heads: s.heads, KVHeads: s.kvHeads, HeadDim: s.headDim, Windows: []int{0},
+		Scale: float32(math.Log2E / math.Sqrt(float64(s.headDim))),
+		Page:  kernels.PageLayout{Type: tensor.BF16, HeadDim: s.headDim, PageEntries: pageEntries},
+	}
 	pool, err := m.dev.Pages(shape.Page)
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
-	p, err := m.dev.Pass(shape)
+	a, err := m.dev.Attention(shape)
 	if err != nil {
 		return err
 	}
-	defer p.Close()
-
-	// Queries are products of random rows.
-	w, err := m.dev.Matrix(ctx, kernels.Matrix{
-		Type: tensor.BF16, Rows: s.heads * s.headDim, Cols: shape.Hidden, Data: randomBF16(s.heads * s.headDim * shape.Hidden),
-	})
-	if err != nil {
-		return err
-	}
-	defer w.Free()
-	ones := make([]float32, shape.Hidden)
-	for i := range ones {
-		ones[i] = 0.1
-	}
-	norm, err := m.dev.Vector(ctx, ones)
-	if err != nil {
-		return err
-	}
-	defer norm.Free()
-	if err := take(ctx, p, n*rows); err != nil {
-		return err
-	}
-	err = now(ctx, p, n*rows, func() {
-		p.Norm(norm, 1e-5)
-		p.MatMul(kernels.ActNorm, false, []kernels.DeviceProduct{{W: w, Dst: kernels.ActQ}})
-	})
-	if err != nil {
-		return err
+	defer a.Free()
+	w := m.workspace()
+	defer w.close()
+	q, out := w.rows(ctx, tensor.F32, n*rows, s.heads*s.headDim), w.rows(ctx, tensor.BF16, n*rows, s.heads*s.headDim)
+	if w.err != nil {
+		return w.err
 	}
 
 	block := randomBF16(shape.Page.Bytes() / 2)
 	clear(block[len(block)-4*shape.Page.PageEntries:]) // positions
-	var spans []kernels.PassSpan
+	var spans []kernels.RowSpan
 	var positions []int32
 	for seq := range n {
-		spans = append(spans, kernels.PassSpan{Row: seq * rows, N: rows})
+		spans = append(spans, kernels.RowSpan{Row: seq * rows, N: rows})
 		for i := range rows {
 			positions = append(positions, int32(length(s.kvHeads-1)-rows+i))
 		}
@@ -493,15 +463,15 @@ func (m *meter) attention(ctx context.Context, o Operation, n, rows int, length 
 				return err
 			}
 			defer t.Free()
-			p.SetHead(0, seq, head, t, length(head)-rows, 0)
+			a.SetHead(0, seq, head, t, length(head)-rows, 0)
 			entries := int64(length(head))
 			o.Bytes += 4 * entries * int64(s.headDim)
 			seen := int64(rows)*entries - int64(rows)*int64(rows-1)/2 // a row does not see those after it
 			o.Flop += 4 * seen * int64(s.headDim*s.heads/s.kvHeads)
 		}
 	}
-	p.SetSpans(spans, positions)
-	return m.measure(ctx, p, n*rows, o, func(int) { p.Attend(0, false) })
+	a.SetSpans(spans, positions)
+	return m.measure(ctx, w.e, o, func(int) { w.e.Attend(a, 0, out, q, false) })
 }
 
 // randomTable returns a table of n new pages with the contents of block.

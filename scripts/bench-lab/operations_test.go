@@ -1,153 +1,53 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lukv/lukv/examples/device"
+	"github.com/lukv/lukv/internal/testdevice"
 	"github.com/lukv/lukv/kernels"
 )
 
-// nullDevice is a device that computes nothing and records what it was asked for.
+// nullDevice is a device on which operations take no time.
 type nullDevice struct {
-	info       kernels.DeviceInfo
-	free       uint64
-	live, most int
-	noPages    error
-	lostAfter  int // runs, 0: never
-	runs       int
-	closed     bool
-	heads      map[[3]int]int // entries by layer, sequence and head
+	*testdevice.Device
+	noPages error
+	closed  bool
 }
 
-func (d *nullDevice) own() func() {
-	d.live++
-	d.most = max(d.most, d.live)
-	return func() { d.live-- }
+func newNullDevice() *nullDevice {
+	d := &nullDevice{Device: testdevice.New(device.New(kernels.CPU{}))}
+	d.Limit(1 << 30)
+	return d
 }
-
-type freed struct{ f func() }
-
-func (f *freed) Free() {
-	if f.f != nil {
-		f.f()
-		f.f = nil
-	}
-}
-
-func (d *nullDevice) Info() kernels.DeviceInfo     { return d.info }
-func (d *nullDevice) Memory() kernels.DeviceMemory { return kernels.DeviceMemory{Free: d.free} }
-
-func (d *nullDevice) Matrix(_ context.Context, m kernels.Matrix) (kernels.DeviceMatrix, error) {
-	if len(m.Data) != m.Rows*m.Cols*m.Type.Bytes(1) {
-		return nil, errors.New("matrix of another size")
-	}
-	return &freed{d.own()}, nil
-}
-
-func (d *nullDevice) Vector(context.Context, []float32) (kernels.DeviceVector, error) {
-	return &freed{d.own()}, nil
-}
-
-func (d *nullDevice) Rows(int, int) (kernels.DeviceRows, error) { return &freed{d.own()}, nil }
 
 func (d *nullDevice) Pages(l kernels.PageLayout) (kernels.PagePool, error) {
 	if d.noPages != nil {
 		return nil, d.noPages
 	}
-	return &nullPool{d: d, l: l, freed: freed{d.own()}}, nil
+	return d.Device.Pages(l)
 }
 
-func (d *nullDevice) Pass(s kernels.PassShape) (kernels.Pass, error) {
-	return &nullPass{d: d, s: s, in: make([]float32, s.Rows*s.Hidden), freed: freed{d.own()}}, nil
+func (d *nullDevice) Encoder() (kernels.Encoder, error) {
+	e, err := d.Device.Encoder()
+	return &nullEncoder{e}, err
 }
 
 func (d *nullDevice) Close() error {
 	d.closed = true
-	return nil
+	return d.Device.Close()
 }
 
-type nullPool struct {
-	kernels.PagePool
-	d *nullDevice
-	l kernels.PageLayout
-	n int
-	freed
-}
+// nullEncoder records no operations.
+type nullEncoder struct{ kernels.Encoder }
 
-func (p *nullPool) Alloc(dst []kernels.DevicePage, n int) ([]kernels.DevicePage, error) {
-	for range n {
-		p.n++
-		dst = append(dst, kernels.DevicePage(p.n))
-	}
-	return dst, nil
-}
-
-func (p *nullPool) Write(_ context.Context, pages []kernels.DevicePage, blocks []byte) error {
-	if len(blocks) != len(pages)*p.l.Bytes() {
-		return errors.New("blocks of another size")
-	}
-	return nil
-}
-
-func (p *nullPool) Copy(dst, src kernels.DevicePage) error { return nil }
-
-func (p *nullPool) Table() (kernels.PageTable, error) { return &nullTable{freed{p.d.own()}}, nil }
-
-func (p *nullPool) Close() error {
-	p.Free()
-	return nil
-}
-
-type nullTable struct{ freed }
-
-func (t *nullTable) Set([]kernels.DevicePage, int) error { return nil }
-
-type nullPass struct {
-	kernels.Pass
-	d     *nullDevice
-	s     kernels.PassShape
-	in    []float32
-	rows  int
-	ops   int
-	spans []kernels.PassSpan
-	freed
-}
-
-func (p *nullPass) Begin(rows int)                                           { p.rows, p.ops = rows, 0 }
-func (p *nullPass) SetInput()                                                { p.ops++ }
-func (p *nullPass) StoreRows(kernels.DeviceRows, int)                        { p.ops++ }
-func (p *nullPass) Norm(kernels.DeviceVector, float64)                       { p.ops++ }
-func (p *nullPass) MatMul(kernels.Activation, bool, []kernels.DeviceProduct) { p.ops++ }
-func (p *nullPass) Attend(int, bool)                                         { p.ops++ }
-func (p *nullPass) GateUp(_, _ kernels.DeviceMatrix, _, _ kernels.DeviceVector) {
-	p.ops++
-}
-func (p *nullPass) In() []float32                                { return p.in }
-func (p *nullPass) SetSpans(spans []kernels.PassSpan, _ []int32) { p.spans = spans }
-func (p *nullPass) SetHead(layer, seq, head int, _ kernels.PageTable, entries, _ int) {
-	if p.d.heads == nil {
-		p.d.heads = map[[3]int]int{}
-	}
-	p.d.heads[[3]int{layer, seq, head}] = entries
-}
-func (p *nullPass) Close() { p.Free() }
-
-func (p *nullPass) End() (kernels.PassList, error) {
-	if p.ops == 0 || p.rows < 1 || p.rows > p.s.Rows {
-		return nil, errors.New("list that makes no sense")
-	}
-	return &freed{p.d.own()}, nil
-}
-
-func (p *nullPass) Run(ctx context.Context, _ kernels.PassList) error {
-	if p.d.runs++; p.d.runs == p.d.lostAfter {
-		return kernels.ErrDeviceLost
-	}
-	return ctx.Err()
+func (*nullEncoder) Copy(_, _ kernels.Rows)                        {}
+func (*nullEncoder) MatMul(kernels.Rows, bool, []kernels.Product)  {}
+func (*nullEncoder) GateUp(_, _ kernels.Rows, _, _ kernels.Linear) {}
+func (*nullEncoder) Attend(kernels.Attention, int, kernels.Rows, kernels.Rows, bool) {
 }
 
 // nullDriver opens the device that a test has set as next.
@@ -168,15 +68,15 @@ func (n *nullDriver) Open(string) (kernels.Device, error) {
 }
 
 func TestMeter(t *testing.T) {
-	dev := &nullDevice{info: kernels.DeviceInfo{Name: "nothing", Kind: "software"}, free: 1 << 30}
+	dev := newNullDevice()
 	null.next = dev
 	m, err := newMeter(t.Context(), "null", 3)
 	require.NoError(t, err)
 	require.NoError(t, m.operations(t.Context(), func(string) {}))
 	require.NoError(t, m.close())
 	assert.True(t, dev.closed)
-	assert.Zero(t, dev.live, "everything is freed")
-	assert.Greater(t, dev.most, 5)
+	dev.WantEmpty(t)
+	assert.Greater(t, dev.Counts().Calls, 30)
 
 	count := map[string]int{}
 	for _, o := range m.report.Operations {
@@ -214,11 +114,11 @@ func TestMeter(t *testing.T) {
 	assert.EqualValues(t, 4*(256+768)*2*64*2, by(OpDecodeAttention, 1).Bytes)
 	// 64 rows see 193 … 256 entries.
 	assert.EqualValues(t, 8*4*64*(64*256-64*63/2), by(OpPrefillAttention, 0).Flop)
-	assert.Equal(t, 256-64, dev.heads[[3]int{0, 0, 1}])
 }
 
 func TestMeterFails(t *testing.T) {
-	null.next = &nullDevice{info: kernels.DeviceInfo{Kind: "software"}, free: 1 << 30, noPages: kernels.ErrDeviceMemory}
+	null.next = newNullDevice()
+	null.next.noPages = kernels.ErrDeviceMemory
 	m, err := newMeter(t.Context(), "null", 1)
 	require.NoError(t, err)
 	require.NoError(t, m.operations(t.Context(), func(string) {}))
@@ -226,17 +126,18 @@ func TestMeterFails(t *testing.T) {
 	assert.Equal(t, OpPrefillAttention, last.Name)
 	assert.Equal(t, kernels.ErrDeviceMemory.Error(), last.Error)
 	require.NoError(t, m.close())
-	assert.Zero(t, null.next.live)
+	null.next.WantEmpty(t)
 
-	for _, runs := range []int{1, 2, 3, 5, 8, 13, 21, 34, 55} {
-		null.next = &nullDevice{info: kernels.DeviceInfo{Kind: "software"}, free: 1 << 30, lostAfter: runs}
+	for _, calls := range []int{1, 2, 3, 5, 8, 13, 21, 34, 55} {
+		null.next = newNullDevice()
+		null.next.FailAt(calls, kernels.ErrDeviceLost)
 		m, err := newMeter(t.Context(), "null", 1)
 		if err == nil {
 			err = m.operations(t.Context(), func(string) {})
 			require.NoError(t, m.close())
 		}
-		require.ErrorIs(t, err, kernels.ErrDeviceLost, "%d runs", runs)
-		assert.Zero(t, null.next.live)
+		require.ErrorIs(t, err, kernels.ErrDeviceLost, "%d calls", calls)
+		null.next.WantEmpty(t)
 		assert.True(t, null.next.closed)
 	}
 	null.next = nil

@@ -2,13 +2,13 @@
 #extension GL_GOOGLE_include_directive : require
 #include "common.glsl"
 
-// out[r] = index of the largest x[r][i], the first of equals; 0 if none is above -Inf.
+// out[r], f32, is the index of the largest x[r][i], the first of equals; 0 if none is above -Inf.
 
 layout(local_size_x = 256) in;
 
 layout(push_constant) uniform P {
 	uvec2 x, out_;
-	uint n, ldx;
+	uint n, ldx, ldo;
 };
 
 shared float best[256];
@@ -38,5 +38,5 @@ void main() {
 		}
 		barrier();
 	}
-	if (t == 0) OutU(out_).v[r] = at[0];
+	if (t == 0) OutF(out_).v[r * ldo] = float(at[0]);
 }

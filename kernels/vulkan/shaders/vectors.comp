@@ -2,11 +2,11 @@
 #extension GL_GOOGLE_include_directive : require
 #include "common.glsl"
 
-// What metrics ask of single keys and values. MODE
+// Reductions of single keys and values. MODE
 //
-//   0  KeyDiff, first pass: sums of the unit keys of a block of 256 slots
-//   1  KeyDiff, second pass: the anchor (mean of all unit keys) and its norm
-//   2  KeyDiff, third pass: out[h][t] = -cos(key, anchor)
+//   0  first pass of the cosines: sums of the unit keys of a block of 256 slots
+//   1  second pass: the mean of all unit keys, and its norm
+//   2  third pass: out[h][t] = cos(key, mean)
 //   3  out[h][t] = |key|
 //   4  out[h][t] = |value|
 //
@@ -22,7 +22,7 @@ layout(constant_id = 4) const uint NL = 16;
 const uint DP = (D + 7) / 8 * 8;
 
 layout(push_constant) uniform P {
-	uvec2 out_, work, heads; // work: [KV][blocks+2][DP]: block sums, anchor, norm
+	uvec2 out_, work, heads; // work: [KV][blocks+2][DP]: block sums, mean, norm
 	uint head0, ldo, blocks, held;
 };
 
@@ -98,7 +98,7 @@ void main() {
 		InU4 A = InU4(work);
 		for (uint c = 0; c < CH; c++) dot = dot8(load8(page, keyChunk(slot % PE, c, PE), T), load8(A, (base + blocks * DP) / 8 + c, F32), dot);
 		float norm = max(sqrt(squares(page, slot % PE, true)), 1e-8);
-		OutF(out_).v[h * ldo + slot] = -(dot / (norm * InF(work).v[base + (blocks + 1) * DP]));
+		OutF(out_).v[h * ldo + slot] = dot / (norm * InF(work).v[base + (blocks + 1) * DP]);
 	} else {
 		OutF(out_).v[h * ldo + slot] = sqrt(squares(page, slot % PE, MODE == 3));
 	}

@@ -1,0 +1,384 @@
+package device
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
+	"unsafe"
+
+	"github.com/lukv/lukv/kernels"
+)
+
+// attention knows where rows are in caches.
+type attention struct {
+	thing
+	kernels.AttentionShape
+	spans     []kernels.RowSpan
+	positions []int32
+	heads     []head            // [layer][sequence][KV head]
+	stats     []kernels.Softmax // [Rows][Heads]
+	kept      []*thing          // statistics and sums
+}
+
+func (a *attention) Free() {
+	for _, k := range a.kept {
+		k.Free()
+	}
+	a.thing.Free()
+}
+
+// head is where a KV head of a sequence is.
+type head struct {
+	*table
+	entries, base int
+}
+
+func (d *Device) Attention(s kernels.AttentionShape) (kernels.Attention, error) {
+	if min(s.Rows, s.Sequences, s.Heads, s.KVHeads, s.HeadDim) < 1 || s.Heads%s.KVHeads != 0 || s.Page.HeadDim != s.HeadDim {
+		return nil, fmt.Errorf("make attention: found %+v, expected positive sizes and whole groups of heads", s)
+	}
+	return &attention{
+		thing: d.thing(), AttentionShape: s, stats: make([]kernels.Softmax, s.Rows*s.Heads),
+		heads: make([]head, len(s.Windows)*s.Sequences*s.KVHeads),
+	}, nil
+}
+
+func (a *attention) SetSpans(spans []kernels.RowSpan, positions []int32) {
+	a.spans, a.positions = append(a.spans[:0], spans...), append(a.positions[:0], positions...)
+}
+
+func (a *attention) head(layer, seq, h int) *head {
+	return &a.heads[(layer*a.Sequences+seq)*a.KVHeads+h]
+}
+
+func (a *attention) SetHead(layer, seq, h int, t kernels.PageTable, entries, base int) {
+	pages, _ := t.(*table)
+	*a.head(layer, seq, h) = head{pages, entries, base}
+}
+
+func (a *attention) ReadStats(_ context.Context, dst []kernels.Softmax, first, n int) error {
+	if first < 0 || n < 0 || n > a.Rows-first || len(dst) < n*a.Heads {
+		return fmt.Errorf("read softmax statistics: found rows [%d, %d+%d) of %d", first, first, n, a.Rows)
+	}
+	copy(dst, a.stats[first*a.Heads:(first+n)*a.Heads])
+	return nil
+}
+
+// kv returns the first n entries of a head as kernels read them.
+func (h *head) kv(n int) kernels.KV {
+	l := h.p.l
+	kv := kernels.KV{Type: l.Type, HeadDim: l.HeadDim, PageEntries: l.PageEntries, Base: h.base}
+	for _, x := range h.pages[:(n+l.PageEntries-1)/l.PageEntries] {
+		k := unsafe.Pointer(unsafe.SliceData(h.p.d.held(x).data))
+		kv.Pages = append(kv.Pages, kernels.Page{K: k, V: unsafe.Add(k, l.ValuesAt())})
+	}
+	return kv
+}
+
+// attention checks that an operation has an attention of this device with the layer.
+func (e *encoder) attention(name string, of kernels.Attention, layer int) *attention {
+	a, ok := of.(*attention)
+	if !e.check(name, ok && !a.gone && a.d == e.d && layer >= 0 && layer < len(a.Windows), "there is no layer %d of an attention of this device", layer) {
+		return nil
+	}
+	return a
+}
+
+func (e *encoder) RopeAppend(of kernels.Attention, layer int, q, k, v, cosSin kernels.Rows) {
+	const op = "rope and append"
+	a := e.attention(op, of, layer)
+	if a == nil {
+		return
+	}
+	d, cpu := a.HeadDim, e.d.cpu
+	rq := e.rows(op, q, -1, a.Heads*d)
+	rk, rv, turns := e.rows(op, k, rq.n, a.KVHeads*d), e.rows(op, v, rq.n, a.KVHeads*d), e.rows(op, cosSin, rq.n, d)
+	e.op(op, func() {
+		for i := range rq.n {
+			t := turns.row(i)
+			for _, r := range [][]float32{rq.row(i), rk.row(i)} {
+				for x := range slices.Chunk(r, d) {
+					cpu.Rope(x, t[:d/2], t[d/2:])
+				}
+			}
+			if a.BF16 {
+				cpu.RoundedBF16(rq.row(i), rq.row(i))
+			}
+		}
+		for seq, span := range a.spans {
+			for h := range a.KVHeads {
+				for i := span.Row; i < span.Row+span.N; i++ {
+					a.head(layer, seq, h).store(cpu, i-span.Row, rk.row(i)[h*d:(h+1)*d], rv.row(i)[h*d:(h+1)*d], a.positions[i])
+				}
+			}
+		}
+	})
+}
+
+// store writes entry i of those that a pass appends.
+func (h *head) store(cpu kernels.CPU, i int, key, value []float32, position int32) {
+	p, e := h.p, h.entries+i
+	data := p.d.owned(h.pages[e/p.l.PageEntries]).data
+	e %= p.l.PageEntries
+	for j := range key {
+		cpu.Narrow(p.key(data, e, j), key[j:j+1], p.l.Type)
+		cpu.Narrow(p.value(data, e, j), value[j:j+1], p.l.Type)
+	}
+	binary.LittleEndian.PutUint32(p.position(data, e), uint32(position))
+}
+
+func (e *encoder) Attend(of kernels.Attention, layer int, dst, q kernels.Rows, stats bool) {
+	const op = "attention"
+	a := e.attention(op, of, layer)
+	if a == nil {
+		return
+	}
+	from := e.rows(op, q, -1, a.Heads*a.HeadDim)
+	to := e.rows(op, dst, from.n, from.cols)
+	e.op(op, func() {
+		out, group := make([]float32, len(from.v)), a.Heads/a.KVHeads
+		for seq, span := range a.spans {
+			for h := range a.KVHeads {
+				c, at, st := a.head(layer, seq, h), span.Row*from.cols+h*group*a.HeadDim, make([]kernels.Softmax, span.N*group)
+				args := kernels.AttentionArgs{
+					Out: out[at:], Q: from.v[at:], Stride: from.cols, N: span.N, Group: group, BF16: a.BF16,
+					End: c.base + c.entries + 1, Window: a.Windows[layer], Scale: a.Scale, KV: c.kv(c.entries + span.N), Stats: st,
+				}
+				e.d.cpu.Attention(&args, new(kernels.AttentionScratch))
+				for i := 0; stats && i < len(st); i++ {
+					a.stats[(span.Row+i/group)*a.Heads+h*group+i%group] = st[i]
+				}
+			}
+		}
+		to.set(e.d.cpu, 0, out)
+	})
+}
+
+// each computes f of every entry of a layer of a sequence, in a row per KV head, or per
+// query head.
+func (a *attention) each(layer, seq int, queries bool, f func(q int, key, value []float64) float64) ([][]float32, error) {
+	if layer < 0 || layer >= len(a.Windows) || seq < 0 || seq >= a.Sequences {
+		return nil, fmt.Errorf("reduce layer %d, sequence %d: there are %d and %d", layer, seq, len(a.Windows), a.Sequences)
+	}
+	group := 1
+	if queries {
+		group = a.Heads / a.KVHeads
+	}
+	out := make([][]float32, a.KVHeads*group)
+	for q := range out {
+		h := a.head(layer, seq, q/group)
+		out[q] = make([]float32, h.entries)
+		key, value := make([]float64, a.HeadDim), make([]float64, a.HeadDim)
+		for t := range h.entries {
+			data, e := h.p.d.held(h.pages[t/h.p.l.PageEntries]).data, t%h.p.l.PageEntries
+			for j := range key {
+				var x [1]float32
+				a.d.cpu.Widen(x[:], h.p.key(data, e, j), h.p.l.Type)
+				key[j] = float64(x[0])
+				a.d.cpu.Widen(x[:], h.p.value(data, e, j), h.p.l.Type)
+				value[j] = float64(x[0])
+			}
+			out[q][t] = float32(f(q, key, value))
+		}
+	}
+	return out, nil
+}
+
+func dot(x, y []float64) (s float64) {
+	for i, v := range x {
+		s += float64(v * y[i])
+	}
+	return s
+}
+
+func (a *attention) KeyNorms(_ context.Context, layer, seq int) ([][]float32, error) {
+	return a.each(layer, seq, false, func(_ int, key, _ []float64) float64 { return math.Sqrt(dot(key, key)) })
+}
+
+func (a *attention) ValueNorms(_ context.Context, layer, seq int) ([][]float32, error) {
+	return a.each(layer, seq, false, func(_ int, _, value []float64) float64 { return math.Sqrt(dot(value, value)) })
+}
+
+func (a *attention) MeanCosines(_ context.Context, layer, seq int) ([][]float32, error) {
+	// The length of the mean does not matter to the cosine, so the sum will do.
+	sums := make([][]float64, a.KVHeads)
+	for h := range sums {
+		sums[h] = make([]float64, a.HeadDim)
+	}
+	_, err := a.each(layer, seq, false, func(h int, key, _ []float64) float64 {
+		for i, length := 0, math.Sqrt(dot(key, key)); i < len(key) && length > 0; i++ {
+			sums[h][i] += key[i] / length
+		}
+		return 0
+	})
+	if err != nil {
+		return nil, err
+	}
+	return a.each(layer, seq, false, func(h int, key, _ []float64) float64 {
+		return dot(key, sums[h]) / max(math.Sqrt(dot(key, key))*math.Sqrt(dot(sums[h], sums[h])), math.SmallestNonzeroFloat64)
+	})
+}
+
+func (a *attention) OutputNorms(_ context.Context, layer, seq int, projection kernels.DeviceMatrix, norm int) ([][]float32, error) {
+	w, ok := projection.(*matrix)
+	if !ok || w.gone || w.Cols != a.Heads*a.HeadDim || norm != 1 && norm != 2 {
+		return nil, fmt.Errorf("output norms: found norm %d, expected 1 or 2 and a projection of %d columns", norm, a.Heads*a.HeadDim)
+	}
+	wide := make([]float32, w.Rows*w.Cols)
+	a.d.cpu.Widen(wide, w.Data, w.Type)
+	return a.each(layer, seq, true, func(q int, _, value []float64) float64 {
+		sum := 0.0
+		for row := range slices.Chunk(wide, w.Cols) {
+			y := 0.0
+			for i, x := range row[q*a.HeadDim : (q+1)*a.HeadDim] {
+				y += float64(float64(x) * value[i])
+			}
+			if norm == 1 {
+				sum += math.Abs(y)
+			} else {
+				sum += float64(y * y)
+			}
+		}
+		if norm == 2 {
+			sum = math.Sqrt(sum)
+		}
+		return sum
+	})
+}
+
+func (a *attention) QuadraticForm(_ context.Context, layer, seq int, linear, form []float32) ([][]float32, error) {
+	d := a.HeadDim
+	if len(linear) != a.Heads*d || form != nil && len(form) != a.Heads*d*d {
+		return nil, fmt.Errorf("quadratic form: found %d and %d coefficients", len(linear), len(form))
+	}
+	return a.each(layer, seq, true, func(q int, key, _ []float64) float64 {
+		sum := 0.0
+		for i, x := range key {
+			sum += float64(x * float64(linear[q*d+i]))
+			for j := i; form != nil && j < d; j++ {
+				sum += float64(x * float64(form[(q*d+i)*d+j]) * key[j])
+			}
+		}
+		return sum
+	})
+}
+
+// moments are sums of queries and of their products, in the order of rows.
+type moments struct {
+	thing
+	heads, dim, n int
+	sum, products []float64 // [Heads][HeadDim], [Heads][HeadDim][HeadDim]
+	origin        []float64 // [Heads][HeadDim]: the first row, which sums are relative to
+}
+
+func (a *attention) Moments(covariance bool) (kernels.Moments, error) {
+	m := &moments{thing: a.d.thing(), heads: a.Heads, dim: a.HeadDim, sum: make([]float64, a.Heads*a.HeadDim), origin: make([]float64, a.Heads*a.HeadDim)}
+	if covariance {
+		m.products = make([]float64, a.Heads*a.HeadDim*a.HeadDim)
+	}
+	a.kept = append(a.kept, &m.thing)
+	return m, nil
+}
+
+func (e *encoder) Moments(of kernels.Moments, q kernels.Rows, first, n int) {
+	m, ok := of.(*moments)
+	if !e.check("moments", ok && !m.gone, "the statistics are not of this device, or were freed") {
+		return
+	}
+	x := e.rows("moments", q, -1, m.heads*m.dim)
+	e.check("moments", first >= 0 && n >= 0 && n <= x.n-first, "found rows [%d, %d+%d) of %d", first, first, n, x.n)
+	e.op("moments", func() {
+		for i := first; i < first+n; i++ {
+			m.add(x.row(i))
+		}
+	})
+}
+
+func (m *moments) add(row []float32) {
+	if m.n++; m.n == 1 {
+		for i, x := range row {
+			m.origin[i] = float64(x)
+		}
+	}
+	for i, x := range row {
+		v := float64(x) - m.origin[i]
+		m.sum[i] += v
+		for j := 0; m.products != nil && j < m.dim; j++ {
+			k := i/m.dim*m.dim + j
+			m.products[i*m.dim+j] += float64(v * (float64(row[k]) - m.origin[k]))
+		}
+	}
+}
+
+func (a *attention) ReadMoments(_ context.Context, of kernels.Moments, head int, mean, cov []float64) (int, error) {
+	m, ok := of.(*moments)
+	if !ok || m.gone || head < 0 || head >= a.Heads || cov != nil && m.products == nil {
+		return 0, fmt.Errorf("read moments of head %d of %d: there are none", head, a.Heads)
+	}
+	N, at := float64(max(m.n, 1)), head*m.dim
+	for i := range m.dim {
+		mean[i] = m.origin[at+i] + m.sum[at+i]/N
+		for j := 0; cov != nil && j < m.dim; j++ {
+			cov[i*m.dim+j] = m.products[(at+i)*m.dim+j]/N - float64(m.sum[at+i]/N*(m.sum[at+j]/N))
+		}
+	}
+	return m.n, nil
+}
+
+type columnSums struct {
+	thing
+	a    *attention
+	sums [][]float64 // [Heads][entries]
+}
+
+func (a *attention) ColumnSums(entries int) (kernels.ColumnSums, error) {
+	s := &columnSums{thing: a.d.thing(), a: a}
+	a.kept = append(a.kept, &s.thing)
+	for range a.Heads {
+		s.sums = append(s.sums, make([]float64, entries))
+	}
+	return s, nil
+}
+
+func (e *encoder) ColumnSums(of kernels.ColumnSums, at kernels.Attention, layer, seq int, q kernels.Rows, first, n int) {
+	const op = "column sums"
+	a, s := e.attention(op, at, layer), (*columnSums)(nil)
+	if a != nil {
+		s, _ = of.(*columnSums)
+		e.check(op, s != nil && !s.gone && s.a == a && a.Windows[layer] == 0 && seq >= 0 && seq < a.Sequences, "sums of layer %d, sequence %d that do not fit", layer, seq)
+	}
+	x := e.rows(op, q, -1, -1)
+	e.check(op, first >= 0 && n >= 0 && n <= x.n-first, "found rows [%d, %d+%d) of %d", first, first, n, x.n)
+	e.op(op, func() {
+		for h := range a.Heads {
+			c := a.head(layer, seq, h/(a.Heads/a.KVHeads))
+			for i := first; i < first+n; i++ {
+				sees := c.entries + i - a.spans[seq].Row + 1
+				kv, p := c.kv(sees), make([]float32, c.base+sees)
+				e.d.cpu.AttentionWeights(p[c.base:], x.row(i)[h*a.HeadDim:(h+1)*a.HeadDim], &kv, c.base, a.Scale, 0, a.stats[i*a.Heads+h])
+				for t, v := range p[c.base:] {
+					s.sums[h][t] += float64(v)
+				}
+			}
+		}
+	})
+}
+
+func (a *attention) ReadColumnSums(_ context.Context, of kernels.ColumnSums, layer, seq int) ([][]float32, error) {
+	s, ok := of.(*columnSums)
+	if !ok || s.gone || s.a != a {
+		return nil, fmt.Errorf("read column sums: they are not of this attention, or were freed")
+	}
+	out, err := a.each(layer, seq, true, func(int, []float64, []float64) float64 { return 0 })
+	for q := range out {
+		if len(out[q]) > len(s.sums[q]) {
+			return nil, fmt.Errorf("read column sums: found %d entries, the sums are for %d", len(out[q]), len(s.sums[q]))
+		}
+		for t := range out[q] {
+			out[q][t] = float32(s.sums[q][t])
+		}
+	}
+	return out, err
+}

@@ -1,0 +1,31 @@
+package model
+
+// act names a matrix of activations of a forward pass, [rows][columns].
+type act uint8
+
+const (
+	actX         act = iota // [Hidden] residual stream
+	actNorm                 // [Hidden] normalised
+	actQ                    // [Heads*HeadDim]
+	actK                    // [KVHeads*HeadDim]
+	actV                    // [KVHeads*HeadDim]
+	actAttention            // [Heads*HeadDim]
+	actMLP                  // [Intermediate]
+	actLogits               // [Vocab]
+	actBranch               // [Hidden] added to actX later; devices have none
+)
+
+// columns returns the number of columns of an activation.
+func (c *Config) columns(a act) int {
+	switch a {
+	case actQ, actAttention:
+		return c.Heads * c.HeadDim
+	case actK, actV:
+		return c.KVHeads * c.HeadDim
+	case actMLP:
+		return c.Intermediate
+	case actLogits:
+		return c.Vocab
+	}
+	return c.Hidden
+}
