@@ -12,6 +12,8 @@
 // of, pools of pages, recorded lists, a small model in chunks and batches, and what happens
 // when a device is lost or its memory is full.
 //
+// With -short, large shapes are left out.
+//
 // A device that computes with a kernels.CPU must give its bits (Options.Exact).
 package conformance
 

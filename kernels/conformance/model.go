@@ -283,6 +283,9 @@ func (s *suite) model(t *testing.T) {
 		{32, []int{0}, tensor.BF16, tensor.BF16, 300, 0.05},
 		{16, []int{20, 0}, tensor.F32, tensor.BF16, 60, 0.05},
 	} {
+		if testing.Short() && c.n > 100 {
+			continue
+		}
 		t.Run(fmt.Sprintf("dim%d,windows%v,products of %v,pages of %v", c.dim, c.windows, c.operand, c.page), func(t *testing.T) {
 			m := newTransformer(c.dim, c.operand, c.page, c.windows...)
 			r := newRig(t, s.d).start(m, c.n, 3)

@@ -43,7 +43,6 @@ func (s *suite) operations(t *testing.T) {
 	count := 0
 	for _, style := range styles {
 		for _, build := range []func(r *rig, st testnum.Style) []operation{s.norms, s.headNorms, s.products, s.gates, s.sums, s.embeddings, s.maxima} {
-			// A rig per group of operations keeps the memory that a test needs small.
 			r := newRig(t, s.d)
 			for _, o := range build(r, style) {
 				s.operation(t, r, o)
@@ -200,6 +199,9 @@ func (s *suite) products(r *rig, st testnum.Style) (list []operation) {
 		{1, 16, 1}, {1, 64, 9}, {1, 4160, 6}, {1, 1024, 300}, {2, 96, 7}, {3, 2048, 4}, {5, 2080, 37},
 		{9, 64, 70}, {33, 128, 40}, {17, 4100, 5}, {1, 7, 5}, {4, 33, 5}, {40, 100, 17}, {1, 9001, 3},
 	} {
+		if testing.Short() && shape[0]*shape[1]*shape[2] > 20000 {
+			continue
+		}
 		for i, wt := range weightTypes {
 			for j, xt := range []tensor.Type{tensor.F32, tensor.BF16} {
 				n, cols, rows := shape[0], shape[1], shape[2]
@@ -256,6 +258,9 @@ func (s *suite) manyProducts(r *rig, st testnum.Style) (list []operation) {
 
 func (s *suite) gates(r *rig, st testnum.Style) (list []operation) {
 	for i, shape := range [][3]int{{1, 64, 9}, {1, 2056, 30}, {1, 8200, 5}, {3, 100, 37}, {8, 64, 32}, {9, 2080, 17}, {70, 33, 40}} {
+		if testing.Short() && shape[0]*shape[1]*shape[2] > 20000 {
+			continue
+		}
 		for _, wt := range weightTypes {
 			for _, xt := range []tensor.Type{tensor.F32, tensor.BF16} {
 				n, cols, rows := shape[0], shape[1], shape[2]
