@@ -86,7 +86,7 @@ type DeviceInfo struct {
 	Kind    string `json:"kind"`              // discrete, integrated, virtual, software or other
 	Driver  string `json:"driver"`            // name and version
 	API     string `json:"api"`               // name and version, such as "Vulkan 1.3.260"
-	Missing string `json:"missing,omitempty"` // what it lacks to be usable, "" if nothing
+	Missing string `json:"missing,omitempty"` // feature without which it is unusable, "" if none
 
 	Memory        uint64 `json:"memory_bytes"`         // of the largest device-local heap
 	Free          uint64 `json:"free_bytes"`           // that this process may still use; Memory if the driver does not say
@@ -156,7 +156,7 @@ type Device interface {
 	// Encoder returns an encoder without lists.
 	Encoder() (Encoder, error)
 
-	// Close releases everything, including what was not freed. A second Close does
+	// Close releases everything, including memory that was not freed. A second Close does
 	// nothing.
 	Close() error
 }
@@ -242,7 +242,7 @@ type PagePool interface {
 
 	// Bytes returns the bytes of all pages in use, counting a shared page once;
 	// HighWater their maximum since the beginning or ResetHighWater; Taken the
-	// device memory behind them.
+	// device memory allocated for them.
 	Bytes() int64
 	HighWater() int64
 	ResetHighWater()

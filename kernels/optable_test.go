@@ -8,7 +8,6 @@ import (
 	"encoding/hex"
 	"flag"
 	"fmt"
-	"hash/fnv"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -21,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/internal/testmem"
+	"github.com/lukv/lukv/internal/testnum"
 	"github.com/lukv/lukv/tensor"
 )
 
@@ -81,16 +81,9 @@ var opTable []op
 func register(ops ...op) { opTable = append(opTable, ops...) }
 
 // style is a kind of data.
-type style int
+type style = testnum.Style
 
-const (
-	plain   style = iota // of order one
-	hard                 // subnormal, tiny, huge, zeros, ties
-	special              // hard, with infinities and NaN
-	tiny                 // products of two, and their sums, are near the smallest normal float32
-)
-
-var styleNames = [...]string{"plain", "hard", "special", "tiny"}
+const plain, hard, special, tiny = testnum.Plain, testnum.Hard, testnum.Special, testnum.Tiny
 
 var updateOps = flag.Bool("update-optable", false, "rewrite testdata/optable.golden from the portable functions")
 
@@ -110,11 +103,11 @@ func TestOpTable(t *testing.T) {
 				styles = []style{plain, hard, special}
 			}
 			for _, st := range styles {
-				key := o.name + " " + styleNames[st]
+				key := o.name + " " + st.String()
 				_, dup := seen[key]
 				require.False(t, dup, "operation %q stands twice in the table", key)
 				data := make([]mem, len(o.operands))
-				r := rand.New(rand.NewPCG(hashString(key), 1))
+				r := rand.New(rand.NewPCG(testnum.Hash(key), 1))
 				for i, a := range o.operands {
 					data[i] = newMem(a.elem.Bytes(a.n))
 					fillRandom(r, data[i], a, st)
@@ -138,7 +131,7 @@ func TestOpTable(t *testing.T) {
 						}
 						for _, p := range places {
 							checks++
-							where := fmt.Sprintf("%s on %v, streaming %v, slow dot products %v, %s, %s data, %v", o.name, c, c.Streaming, c.SlowDot, w.name, styleNames[st], p)
+							where := fmt.Sprintf("%s on %v, streaming %v, slow dot products %v, %s, %s data, %v", o.name, c, c.Streaming, c.SlowDot, w.name, st.String(), p)
 							runOp(t, where, o.operands, data, want, p, wi, func(b []mem) { w.run(c, b) })
 						}
 					}
@@ -332,54 +325,16 @@ func fillQuants(r *rand.Rand, m mem, t tensor.Type, st style) {
 	}
 }
 
-// randomBits returns the bits of a random element. It uses no function whose results
-// differ between processors.
+// randomBits returns the bits of a random element of a floating-point type.
 func randomBits(r *rand.Rand, st style, t tensor.Type) uint32 {
-	bits, exp, man := uint32(32), uint32(8), uint32(23)
+	exp, man := uint32(8), uint32(23)
 	switch t {
 	case tensor.F16:
-		bits, exp, man = 16, 5, 10
+		exp, man = 5, 10
 	case tensor.BF16:
-		bits, exp, man = 16, 8, 7
+		man = 7
 	}
-	bias := uint32(1)<<(exp-1) - 1
-	sign := uint32(r.Uint64()>>63) << (bits - 1)
-	frac := uint32(r.Uint64()) & (1<<man - 1)
-	e := bias - uint32(r.Uint64()%8) // 2^-7 … 2
-	if st == tiny {
-		e = bias/2 + uint32(r.Uint64()%4) // for F16, only somewhat small
-	} else if st != plain {
-		switch k := r.Uint64() % 32; {
-		case k < 3:
-			e = 0 // zero or subnormal
-			frac >>= r.Uint64() % uint64(man+1)
-		case k < 6:
-			e = 1 + uint32(r.Uint64()%3) // smallest normal
-		case k < 8:
-			frac = 0 // powers of two make ties and cancel
-		case k < 9:
-			e, frac = 0, 0
-		case k < 10 && t != tensor.F16:
-			e = bias/2 + uint32(r.Uint64()%4) // squares underflow
-		case k < 11 && t != tensor.F16:
-			e = bias/2 - 1 - uint32(r.Uint64()%12)
-		case k == 11 && r.Uint64()%4 == 0:
-			e = 2*bias - uint32(r.Uint64()%uint64(bias/2)) // large
-		}
-	}
-	if st == special && r.Uint64()%256 == 0 {
-		e = 2*bias + 1
-		if r.Uint64()%2 == 0 {
-			frac = 0
-		}
-	}
-	return sign | e<<man | frac
-}
-
-func hashString(s string) uint64 {
-	h := fnv.New64a()
-	h.Write([]byte(s))
-	return h.Sum64()
+	return testnum.Bits(r, st, exp, man)
 }
 
 // hashOutputs returns a short hash of everything an operation wrote.

@@ -209,10 +209,10 @@ func (m *Model) passBytes() int64 {
 	return 4 * (int64(defaultChunk)*int64(row) + 2*deviceLogits*int64(c.Vocab))
 }
 
-// deviceOperand is the type of the activations that products on the device read: if any
-// product needs unrounded ones, all get them.
+// deviceOperand is the type of the activations that products on the device read: bf16 if
+// all products of the model read that.
 func (m *Model) deviceOperand() tensor.Type {
-	if m.precision == PrecisionBF16 && (m.narrowForms|m.innerForms)&kernels.FormF32 == 0 {
+	if m.narrowForms|m.innerForms == kernels.FormBF16 {
 		return tensor.BF16
 	}
 	return tensor.F32

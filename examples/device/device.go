@@ -41,7 +41,7 @@ func (d *Device) Info() kernels.DeviceInfo {
 }
 
 // Memory counts everything that was not freed, lists and page tables included, as a
-// buffer: what the device knows of its memory is the host's business.
+// buffer: the host keeps account of the memory itself.
 func (d *Device) Memory() kernels.DeviceMemory {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -269,8 +269,7 @@ func (e *encoder) Embed(dst kernels.Rows, table kernels.DeviceMatrix, ids kernel
 		for i, id := range from.v {
 			x := to.row(i)
 			if clear(x); id >= 0 && id < float32(w.Rows) {
-				size := w.Cols * w.Type.Bytes(1)
-				e.d.cpu.Widen(x, w.Data[int(id)*size:(int(id)+1)*size], w.Type)
+				e.d.cpu.WidenRow(x, w, int(id), 0)
 			}
 		}
 	})

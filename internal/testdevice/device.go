@@ -1,5 +1,4 @@
-// Package testdevice wraps a device for tests: it counts what is done with it and fails when
-// told to.
+// Package testdevice wraps a device for tests: it counts calls and fails when told to.
 package testdevice
 
 import (
@@ -24,7 +23,7 @@ type Device struct {
 	free   uint64 // what Memory reports, 0 for the truth
 	calls  int    // that can fail
 	at     int    // the call that fails, 0 for none
-	fault  error  // what it fails with; after ErrDeviceLost every later call does, too
+	fault  error  // its error; after ErrDeviceLost every later call fails, too
 	paused bool
 	counts Counts
 

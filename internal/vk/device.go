@@ -45,7 +45,7 @@ type deviceFunctions struct {
 	createQueries, destroyQueries, queryResults                                uintptr
 }
 
-// OpenOptions says what a device is opened with, in addition to the features and
+// OpenOptions are the options of a device, in addition to the features and
 // extensions that this package always uses where p lists them.
 type OpenOptions struct {
 	// Matrices enables what shaders that use one of p.Matrices need.

@@ -55,7 +55,7 @@ var (
 	// ErrNotFound reports that this system has no Vulkan: no loader or no driver.
 	ErrNotFound = errors.New("vulkan is not available")
 
-	// ErrTimeout reports that a wait ended before what it waited for.
+	// ErrTimeout reports that a wait ended before the event.
 	ErrTimeout = errors.New("timeout")
 )
 

@@ -54,7 +54,7 @@ var load = sync.OnceValues(func() (*Library, error) {
 })
 
 // Load finds the system's Vulkan loader, once per process. The error wraps
-// ErrNotFound and says what was tried.
+// ErrNotFound and lists the attempts.
 func Load() (*Library, error) { return load() }
 
 func (l *Library) proc(instance uintptr, name string) uintptr {
@@ -274,7 +274,7 @@ func (in *Instance) Destroy() {
 	*in = Instance{}
 }
 
-// findings returns the handler of o; with GPUAssisted, without what the layer says about
+// findings returns the handler of o; with GPUAssisted, without the layer's messages about
 // its own settings: that it is slow, and which features it adds to a device for its checks.
 func findings(o InstanceOptions) func(string) {
 	if !o.GPUAssisted {

@@ -47,7 +47,7 @@ type Options struct {
 	Allocates bool
 
 	// Lose makes the next list that runs on the device find it lost. Small opens a device
-	// with less than 64 MiB of memory. If they are nil, what they are for is not tested.
+	// with less than 64 MiB of memory. If they are nil, losing a device or full memory is not tested.
 	Lose  func(d kernels.Device)
 	Small func(t testing.TB) kernels.Device
 }

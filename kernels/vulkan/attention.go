@@ -99,7 +99,7 @@ func (w *workList) Free() { w.mem.Free() }
 // Fill writes the list for the spans of a pass. It allocates nothing. With enough
 // memory for partial results (see partialBytes; partials may be none) every block of
 // 256 slots that a task reads becomes an item, which keeps a device busy when there
-// are few tasks; otherwise a workgroup goes through the blocks of its task. The bits
+// are few tasks; otherwise a workgroup loops over the blocks of its task. The bits
 // are the same. It returns the number of items that splitting needs.
 func (w *workList) Fill(spans []rowSpan, partials view) (int, error) {
 	m := w.mem.Bytes()

@@ -13,8 +13,8 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// attention is a kernels.Attention. What changes between runs is in memory that the host
-// writes in place: the rows' places, and per layer the table of heads and the work list.
+// attention is a kernels.Attention. The host writes in place whatever changes between runs:
+// the rows' places, and per layer the table of heads and the work list.
 type attention struct {
 	d     *Device
 	s     kernels.AttentionShape
@@ -31,7 +31,7 @@ type attention struct {
 	freed    bool
 }
 
-// attentionLayer is what a layer's attention reads. Heads are numbered
+// attentionLayer holds the operands of a layer's attention. Heads are numbered
 // sequence·KVHeads + head.
 type attentionLayer struct {
 	heads   *headTable
@@ -250,7 +250,7 @@ func (u *attentionUse) check() error {
 	for _, s := range a.spans {
 		for h := s.Seq * kv; h < (s.Seq+1)*kv; h++ {
 			if t := y.tables[h]; t == nil || t.mem == nil || t.pages*perPage < y.entries[h]+s.N {
-				return fmt.Errorf("layer %d, sequence %d, head %d: there are no pages for %d entries and %d more", u.layer, s.Seq, h%kv, y.entries[h], s.N)
+				return fmt.Errorf("layer %d, sequence %d, head %d: found too few pages for %d entries and %d more", u.layer, s.Seq, h%kv, y.entries[h], s.N)
 			}
 		}
 	}

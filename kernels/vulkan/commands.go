@@ -99,7 +99,7 @@ func (c *commands) Free() {
 	c.state = empty
 }
 
-// Begin starts recording and discards what was recorded before. It waits until
+// Begin starts recording and discards an earlier recording. It waits until
 // the last submission of these commands is done.
 func (c *commands) Begin() error {
 	if err := c.d.wait(context.Background(), c.last); err != nil {
@@ -184,7 +184,7 @@ func (c *commands) noBarrier(record func()) {
 
 const everyStage = vk.StageCompute | vk.StageTransfer | vk.StageIndirect
 
-// order makes the results of what was recorded so far visible to what comes next: a shader,
+// order makes the results of all operations recorded so far visible to the next one: a shader,
 // or copies. Between two shaders the barrier leaves copies out: with them a step of a small
 // model takes a fifth longer on an NVIDIA H200.
 func (c *commands) order(copies bool) {

@@ -35,7 +35,7 @@ type Device struct {
 	stage    *staging
 	pipes    *pipelines
 	live     map[*commands]struct{}
-	inject   error // what the next submission fails with, for tests
+	inject   error // error of the next submission, for tests
 
 	// waitMu serialises waits, which share the device's argument list. Locks are
 	// taken in the order staging.mu, waitMu, mu.
@@ -52,7 +52,7 @@ func open(in *vk.Instance, p *vk.PhysicalDevice, info kernels.DeviceInfo, u *mat
 	}
 	d := &Device{in: in, dev: dev, info: info, matrixUnits: u, live: map[*commands]struct{}{}}
 	if strings.HasPrefix(info.Name, "llvmpipe") {
-		d.loops = 65535 // LP_MAX_TGSI_LOOP_ITERATIONS of Mesa, which then goes on as if the loops were over
+		d.loops = 65535 // LP_MAX_TGSI_LOOP_ITERATIONS of Mesa, which then continues as if the loops had ended
 	}
 	fail := func(err error) (*Device, error) {
 		d.discard()
@@ -214,7 +214,7 @@ func (d *Device) submit(c *commands) (ticket, error) {
 const waitSlice = 20 * time.Millisecond
 
 // wait waits until the device has passed t or ctx is done, in which case the work
-// goes on.
+// continues.
 func (d *Device) wait(ctx context.Context, t ticket) error {
 	for {
 		done, err := d.poll(t, waitSlice)

@@ -240,7 +240,7 @@ func TestOutOfMemory(t *testing.T) {
 	b.Free()
 }
 
-// The work of many sessions leaves nothing behind: no memory, no goroutines.
+// The work of many sessions leaves nothing: no memory, no goroutines.
 func TestNoLeaks(t *testing.T) {
 	d := openTest(t, Options{BlockBytes: 1 << 20})
 	before, live := d.Memory(), len(d.live)
@@ -361,7 +361,7 @@ func TestDeviceLost(t *testing.T) {
 	}
 	b.Free()
 	ok(t, d.Close())
-	// The process goes on.
+	// The process continues.
 	e := openTest(t, Options{BlockBytes: 1 << 20})
 	ok(t, session(e, 3))
 }

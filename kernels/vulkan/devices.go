@@ -222,7 +222,7 @@ type Options struct {
 
 	// Validation, if not nil, receives the messages of the validation layer, for
 	// tests. GPUAssisted adds checks of every address in shaders. The layer only
-	// knows the driver's buffers, so each of our buffers then becomes one of those.
+	// knows the driver's buffers, so each of our buffers becomes a driver buffer of its own.
 	Validation  func(message string)
 	GPUAssisted bool
 

@@ -1,7 +1,7 @@
 // Package vulkan runs the operations of package kernels on a GPU through Vulkan
 // 1.3 compute, without cgo.
 //
-// # What it is
+// # Use
 //
 // Importing the package registers the driver "vulkan" with package kernels, through
 // whose interfaces it is used:
@@ -17,16 +17,16 @@
 //
 // # How lists run
 //
-// Operations are recorded into commands once and submitted as often as needed. What changes
-// between runs is in memory that the host writes in place: shared buffers, and in an
+// Operations are recorded into commands once and submitted as often as needed. The host writes in
+// place whatever changes between runs: shared buffers, and in an
 // attention's state the rows' places, page tables, and per layer a table of heads and the
-// work list of attention, which say how long every head is. The commands read the numbers of
+// work list of attention, which give the length of every head. The commands read the numbers of
 // workgroups from there when they run. Decoding therefore records one list for each
 // number of rows, and a decode step allocates nothing.
 //
 // Attention of few rows is split: every block of 256 slots has its own workgroup, which
 // writes a partial result (memory for these grows as heads do, up to 128 MiB; beyond that,
-// and for many rows, a workgroup goes through the blocks of its rows). Long lists are
+// and for many rows, a workgroup loops over the blocks of its rows). Long lists are
 // divided into parts, of which at most two are in flight, so that a run can be cancelled and
 // no submission takes long.
 //
@@ -56,22 +56,22 @@
 // chain of steps of 8 or 16 columns, ascending from zero, and the blocks are added in
 // f32, ascending. The order of sums within a step is up to the unit. Opening a device
 // therefore tests whether tiles of all sizes give the same bits, within the bound of
-// the plain shaders; if not, those are used. Device.Info says what was decided and
-// why. Options.Matrices, or the environment variable LUKV_VULKAN_MATRICES, switches
+// the plain shaders; if not, those are used. Device.Info gives the decision and
+// the reason. Options.Matrices, or the environment variable LUKV_VULKAN_MATRICES, switches
 // matrix units off.
 //
 // # Lifetime and concurrency
 //
 // A Device is safe for concurrent use, and so are its pools; an encoder with its lists
 // belongs to one goroutine at a time, as do an attention and a page table. Work runs in the order of
-// submission. Close releases everything, including what was not freed.
+// submission. Close releases everything, including memory that was not freed.
 //
 // # Errors
 //
 // Without a loader, a driver or a usable device: kernels.ErrNoDevice. If memory does
 // not suffice: an error with the numbers, which is a kernels.ErrDeviceMemory, and
 // nothing has changed. If a device stops working: kernels.ErrDeviceLost, from the call
-// that detects it and from all later ones; the process goes on, and Close and Open
+// that detects it and from all later ones; the process continues, and Close and Open
 // start afresh.
 //
 // # Limits
@@ -85,7 +85,7 @@
 //
 // Mesa's llvmpipe silently ends the loops of a shader after 65,535 rounds in all.
 // Attention that would need more, over some 20,000 to 50,000 entries, is refused there
-// unless there is memory to split it. No other shader goes through a context in a loop:
+// unless there is memory to split it. No other shader loops over a context:
 // for models of eight billion parameters, in chunks of 512, they need some 11,000 rounds.
 //
 // The shaders are GLSL in shaders/, committed together with the SPIR-V made from them;

@@ -430,7 +430,7 @@ func (e *encoder) Attend(a kernels.Attention, layer int, dst, q kernels.Rows, st
 	}
 	u.attends = true
 	if u.split != (x.N <= splitRows) {
-		e.fail(op, errors.New("a list attends to a layer with few rows and with many"))
+		e.fail(op, errors.New("found few rows in one attention to a layer and many in another, expected one kind in a list"))
 		return
 	}
 	o := attentionOp{shape: u.a.shape, Q: x, Out: y, Heads: u.a.layers[layer].heads, Work: u.a.layers[layer].work, Split: u.split}

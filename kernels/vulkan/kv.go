@@ -182,7 +182,7 @@ func (h *headTable) Set(i int, pages view, start, base int) {
 // Free frees the table.
 func (h *headTable) Free() { h.mem.Free() }
 
-// rowInfo says where a row of a pass goes.
+// rowInfo gives the destination of a row of a pass.
 type rowInfo struct {
 	Seq      int // sequence: the pair of KV head h is number Seq·KVHeads + h
 	Offset   int // index of the row among those that the sequence appends in this pass
@@ -206,7 +206,7 @@ func putRow(dst []byte, r rowInfo) {
 	binary.LittleEndian.PutUint32(dst[12:], 0)
 }
 
-// shape is what the operations on a layer's heads have in common.
+// shape holds the parameters that the operations on a layer's heads share.
 type shape struct {
 	layout
 	Heads, KVHeads int

@@ -218,7 +218,7 @@ func TestMatrixGaps(t *testing.T) {
 		results = append(results, rowsOf(g, y))
 		for i, b := range g.raw() {
 			if i/4%padded(rows) >= rows && b != 0xA5 {
-				t.Fatalf("byte %d, behind the outputs of a row, was overwritten", i)
+				t.Fatalf("byte %d, after the outputs of a row, was overwritten", i)
 			}
 		}
 	}

@@ -37,7 +37,7 @@ const (
 )
 
 const (
-	// Shaders may read past what they need, so a block ends with room that is never
+	// Shaders may read past their operands, so a block ends with room that is never
 	// allocated.
 	blockPad = 64 << 10
 
@@ -255,7 +255,7 @@ func (a *allocator) close() {
 	}
 }
 
-// Memory returns what the device holds now.
+// Memory returns the current use of memory.
 func (d *Device) Memory() kernels.DeviceMemory {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -356,7 +356,7 @@ func (b *buffer) Size() int64 { return int64(b.size) }
 func (b *buffer) Address() uint64 { return b.block.address + b.off }
 
 // Bytes returns the memory of a host or parameter buffer, nil for other buffers. The
-// device sees what was written before a submission. It is valid until Free.
+// device sees everything written before a submission. It is valid until Free.
 func (b *buffer) Bytes() []byte {
 	if b.block.mapped == nil {
 		return nil

@@ -75,7 +75,7 @@ func (c *commands) rows(op, name string, r rows2D, cols int, types ...tensor.Typ
 	}
 	switch {
 	case r.Mem.None():
-		c.fail(op, "%s: there is no memory", name)
+		c.fail(op, "%s: found no memory", name)
 	case !ok:
 		c.fail(op, "%s: found type %v, expected one of %v", name, r.Type, types)
 	case r.N < 0 || r.Cols != cols || r.Stride < cols || r.Stride%8 != 0:
@@ -95,7 +95,7 @@ func (c *commands) floats(op, name string, v view, n int, none bool) {
 	switch {
 	case v.None() && none:
 	case v.None():
-		c.fail(op, "%s: there is no memory", name)
+		c.fail(op, "%s: found no memory", name)
 	case v.Size() < 4*int64(n):
 		c.fail(op, "%s: found %d bytes, expected %d", name, v.Size(), 4*int64(n))
 	case v.address()%4 != 0:

@@ -58,7 +58,7 @@ func (a *attention) ReadMoments(ctx context.Context, m kernels.Moments, head int
 	const op = "read query statistics"
 	s, ok := m.(*moments)
 	if !ok || s.a != a || s.mem.block == nil || head < 0 || head >= a.s.Heads {
-		return 0, fmt.Errorf("%s of head %d of %d: they are not of this attention, or there is no such head", op, head, a.s.Heads)
+		return 0, fmt.Errorf("%s of head %d of %d: found statistics of another attention, freed ones, or no such head", op, head, a.s.Heads)
 	}
 	if cov != nil && !s.covariance {
 		return 0, fmt.Errorf("%s: they were made without covariance", op)
@@ -92,7 +92,7 @@ func (a *attention) ReadColumnSums(ctx context.Context, s kernels.ColumnSums, la
 	const op = "read column sums"
 	from, ok := s.(*columnSums)
 	if !ok || from.a != a || from.mem.block == nil {
-		return nil, fmt.Errorf("%s: they are not of this attention, or were freed", op)
+		return nil, fmt.Errorf("%s: found sums of another attention, or freed ones", op)
 	}
 	of, entries, err := a.sequence(layer, seq)
 	if err == nil && of.Longest > from.entries {
@@ -116,7 +116,7 @@ func (a *attention) sequence(layer, seq int) (sequence, []int, error) {
 	entries := y.entries[seq*kv : (seq+1)*kv]
 	for h, n := range entries {
 		if t := y.tables[seq*kv+h]; n > 0 && (t == nil || t.mem == nil || t.pages*a.shape.PageEntries < n) {
-			return sequence{}, nil, fmt.Errorf("there are no pages for the %d entries of head %d", n, h)
+			return sequence{}, nil, fmt.Errorf("found too few pages for the %d entries of head %d", n, h)
 		}
 	}
 	return sequence{shape: a.shape, Table: y.heads, Seq: seq, Longest: slices.Max(entries)}, entries, nil

@@ -79,7 +79,7 @@ func TestNoContraction(t *testing.T) {
 }
 
 // contractions lists the operations of a SPIR-V module that a driver may fuse, or that show
-// that the optimiser has: differences, and products with a sum behind them, that lack
+// that the optimiser has: differences, and products followed by a sum, that lack
 // NoContraction. With bare, all lack it.
 func contractions(code []byte, bare bool) (found []string) {
 	const (

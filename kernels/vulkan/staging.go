@@ -74,8 +74,8 @@ func (d *Device) once(record func(c *commands)) error {
 	return d.hand(s, record)
 }
 
-// upload copies data to the beginning of v, after what was submitted before and
-// before what is submitted later. data may be reused at once.
+// upload copies data to the beginning of v, after all work submitted before and
+// before all work submitted later. data may be reused at once.
 func (d *Device) upload(ctx context.Context, v view, data []byte) error {
 	if uint64(len(data)) > v.n {
 		return fmt.Errorf("upload to %s: found %d bytes, expected at most %d", d.info.Name, len(data), v.n)

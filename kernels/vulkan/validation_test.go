@@ -30,10 +30,10 @@ func TestValidationReports(t *testing.T) {
 				c.Copy(b.At(0, 64), b.At(128, 64))
 			})
 		}},
-		{"reading behind a buffer", true, "Out of bounds", func(c *commands, b *buffer) {
+		{"reading past a buffer", true, "Out of bounds", func(c *commands, b *buffer) {
 			c.ArgMax(newRows2D(b.At(0, 32), tensor.F32, 1, 1), newRows2D(view{b, 256, 2048}, tensor.F32, 1, 512))
 		}},
-		{"writing behind a buffer", true, "Out of bounds", func(c *commands, b *buffer) {
+		{"writing past a buffer", true, "Out of bounds", func(c *commands, b *buffer) {
 			c.ArgMax(newRows2D(view{b, 1024, 32}, tensor.F32, 1, 1), newRows2D(b.At(0, 256), tensor.F32, 1, 64))
 		}},
 	} {
