@@ -325,6 +325,14 @@ type Encoder interface {
 	// Add adds src to dst.
 	Add(dst, src Rows)
 
+	// Gather sets row i of dst to row index[i] of src, ScatterAdd adds row i of src, times
+	// weights[i], to row index[i] of dst, in ascending order of i: rows on their way to the
+	// experts of a layer and back. index and weights have one column and may be shared;
+	// index holds whole numbers. A row that does not exist gives zeros, or is left out.
+	// Products and sums are rounded separately.
+	Gather(dst, src, index Rows)
+	ScatterAdd(dst, src, index, weights Rows)
+
 	// ArgMax sets each row of dst, one column, to the index of the largest element of the
 	// row of src, the first among equals. NaN is never the largest.
 	ArgMax(dst, src Rows)

@@ -356,6 +356,34 @@ func (e *encoder) Add(dst, src kernels.Rows) {
 	e.op("add", func() { e.d.cpu.Add(to.v, from.v) })
 }
 
+func (e *encoder) Gather(dst, src, index kernels.Rows) {
+	to := e.rows("gather", dst, -1, -1)
+	from, at := e.rows("gather", src, -1, to.cols), e.rows("gather", index, to.n, 1)
+	e.op("gather", func() {
+		for i, r := range at.v {
+			x := to.row(i)
+			if clear(x); r >= 0 && r < float32(from.n) {
+				copy(x, from.row(int(r)))
+			}
+		}
+	})
+}
+
+func (e *encoder) ScatterAdd(dst, src, index, weights kernels.Rows) {
+	from := e.rows("scatter", src, -1, -1)
+	to, at, w := e.rows("scatter", dst, -1, from.cols), e.rows("scatter", index, from.n, 1), e.rows("scatter", weights, from.n, 1)
+	e.op("scatter", func() {
+		for i, r := range at.v {
+			if r >= 0 && r < float32(to.n) {
+				y := to.row(int(r))
+				for j, x := range from.row(i) {
+					y[j] += float32(x * w.v[i])
+				}
+			}
+		}
+	})
+}
+
 func (e *encoder) ArgMax(dst, src kernels.Rows) {
 	from := e.rows("arg-max", src, -1, -1)
 	to := e.rows("arg-max", dst, from.n, 1)

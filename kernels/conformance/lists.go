@@ -55,6 +55,8 @@ func (s *suite) arguments(t *testing.T) {
 		"sum of other columns":       func(e kernels.Encoder) { e.Add(x, y) },
 		"embedding of other columns": func(e kernels.Encoder) { e.Embed(y, w.W, one) },
 		"embeddings of fewer ids":    func(e kernels.Encoder) { e.Embed(x, w.W, one.Part(0, 1)) },
+		"gather of other columns":    func(e kernels.Encoder) { e.Gather(x, y, one) },
+		"scatter of fewer weights":   func(e kernels.Encoder) { e.ScatterAdd(x, x, one, one.Part(0, 1)) },
 		"maximum to many columns":    func(e kernels.Encoder) { e.ArgMax(y, x) },
 		"layer":                      func(e kernels.Encoder) { e.RopeAppend(a, 2, q, k, v, turns) },
 		"no layer":                   func(e kernels.Encoder) { e.Attend(a, -1, wide, q, false) },

@@ -368,6 +368,28 @@ func (e *encoder) Add(dst, src kernels.Rows) {
 	}
 }
 
+func (e *encoder) Gather(dst, src, index kernels.Rows) {
+	const op = "gather"
+	if !e.recording() {
+		return
+	}
+	y, x, i := e.rows(op, dst, false), e.rows(op, src, false), e.rows(op, index, true)
+	if e.err == nil {
+		e.c.Gather(y, x, i)
+	}
+}
+
+func (e *encoder) ScatterAdd(dst, src, index, weights kernels.Rows) {
+	const op = "scatter"
+	if !e.recording() {
+		return
+	}
+	y, x, i, w := e.rows(op, dst, false), e.rows(op, src, false), e.rows(op, index, true), e.rows(op, weights, true)
+	if e.err == nil {
+		e.c.ScatterAdd(y, x, i, w)
+	}
+}
+
 func (e *encoder) ArgMax(dst, src kernels.Rows) {
 	const op = "arg-max"
 	if !e.recording() {
