@@ -225,7 +225,7 @@ func (st *normStage) Run(lo, hi, worker int) {
 
 func (h *hostRun) multiply(src act, add bool, linears []hostLinear) {
 	h.src, h.add, h.linears = h.operand(src), add, linears
-	if src != kernels.ActNorm && h.m.rounds(src) { // rows of the norm are rounded as they are made
+	if src != actNorm && h.m.rounds(src) { // rows of the norm are rounded as they are made
 		h.each(h.rows, 4, (*roundStage)(h))
 	}
 	total := 0
@@ -236,8 +236,8 @@ func (h *hostRun) multiply(src act, add bool, linears []hostLinear) {
 }
 
 // rounds reports whether products of an activation read it as 8-bit integers.
-func (m *Model) rounds(src kernels.Activation) bool {
-	if src == kernels.ActMLP {
+func (m *Model) rounds(src act) bool {
+	if src == actMLP {
 		return m.innerForms&integerForms != 0
 	}
 	return m.narrowForms&integerForms != 0

@@ -89,7 +89,7 @@ func (h *hostRun) mixture(l *hostDecoder) {
 		}
 		h.strip = stripOf(x.most, l.router.Cols)
 		h.m.pool.RunPieces(total, strip, h.strip, (*expertsInStage)(h))
-		if h.m.rounds(kernels.ActMLP) {
+		if h.m.rounds(actMLP) {
 			h.each(x.assigned(), 4, (*roundExpertsStage)(h))
 		}
 		h.strip = stripOf(x.most, l.experts[0].down.Cols)
