@@ -3,12 +3,14 @@ package tokenizer
 import (
 	"encoding/json"
 	"fmt"
+
+	"github.com/lukv/lukv/internal/strictjson"
 )
 
 // hfFile is tokenizer.json. Each of its parts has a type, which determines its
 // fields.
 type hfFile struct {
-	addedTokens   []byte
+	added         []addedTokenEntry
 	normalizer    *hfPart
 	preTokenizer  *hfPart
 	postProcessor *hfPart
@@ -16,7 +18,7 @@ type hfFile struct {
 	model         hfModel
 }
 
-// parse reads the file; the added tokens and the merges stay JSON text.
+// parse reads the file; the merges stay JSON text.
 func (f *hfFile) parse(data []byte) error {
 	parts := map[string]**hfPart{
 		"normalizer": &f.normalizer, "pre_tokenizer": &f.preTokenizer,
@@ -27,7 +29,7 @@ func (f *hfFile) parse(data []byte) error {
 		into, ok := parts[name]
 		switch {
 		case name == "added_tokens":
-			f.addedTokens, err = s.Outline()
+			err = f.readAdded(s)
 		case name == "model" && !s.Null():
 			err = f.model.read(s)
 		case ok:
@@ -98,6 +100,11 @@ func readHF(data []byte, cfg *config) (*Tokenizer, error) {
 	if err := f.parse(data); err != nil {
 		return nil, err
 	}
+	return f.build(cfg)
+}
+
+// build makes the tokenizer that the file describes.
+func (f *hfFile) build(cfg *config) (*Tokenizer, error) {
 	t := &Tokenizer{format: "tokenizer.json"}
 
 	bytesOnly := false
@@ -119,7 +126,7 @@ func readHF(data []byte, cfg *config) (*Tokenizer, error) {
 			return nil, fmt.Errorf("normalizer: %w", err)
 		}
 	}
-	if err := t.hfAdded(f.addedTokens); err != nil {
+	if err := t.hfAdded(f.added); err != nil {
 		return nil, err
 	}
 	if err := t.addExtra(cfg); err != nil {
@@ -145,19 +152,30 @@ func readHF(data []byte, cfg *config) (*Tokenizer, error) {
 	return t, nil
 }
 
-// hfAdded reads the added tokens.
-func (t *Tokenizer) hfAdded(raw []byte) error {
-	if isNull(raw) {
+// readAdded reads the added tokens.
+func (f *hfFile) readAdded(s *strictjson.Scanner) error {
+	if s.Null() {
 		return nil
 	}
-	s := newScanner(raw)
-	err := s.Array("an array", func(n int) error {
+	return s.Array("an array", func(n int) error {
+		if n > maxAdded {
+			return fmt.Errorf("found more than %d added tokens", maxAdded)
+		}
 		var e addedTokenEntry
 		if err := unmarshalPart(s, &e); err != nil {
 			return fmt.Errorf("added token %d: %w", n, err)
 		}
+		f.added = append(f.added, e)
+		return nil
+	})
+}
+
+// hfAdded adds the added tokens. One that is also a piece of the model has the id of
+// that piece.
+func (t *Tokenizer) hfAdded(entries []addedTokenEntry) error {
+	for n, e := range entries {
 		if e.Content == "" {
-			return nil
+			continue
 		}
 		id, inModel := t.modelID(e.Content)
 		if !inModel {
@@ -170,13 +188,6 @@ func (t *Tokenizer) hfAdded(raw []byte) error {
 			id = int32(*e.ID)
 		}
 		t.added = append(t.added, e.token(id))
-		if n >= maxAdded {
-			return fmt.Errorf("more than %d added tokens", maxAdded)
-		}
-		return nil
-	})
-	if err != nil {
-		return err
 	}
-	return s.End()
+	return nil
 }

@@ -23,8 +23,9 @@ type hfModel struct {
 	ByteFallback            bool     `json:"byte_fallback"`
 	IgnoreMerges            bool     `json:"ignore_merges"`
 
-	merges []byte
-	tokens []hfToken // the vocabulary
+	tokens     []hfToken // the vocabulary
+	merges     []byte    // as JSON
+	mergeLines []string  // in place of merges: two pieces with a blank between them
 }
 
 // hfToken is an entry of the vocabulary. The name may be a view of the file.
@@ -134,7 +135,7 @@ func (t *Tokenizer) hfModel(f hfModel, bytesOnly bool) error {
 		}
 	}
 
-	if n, err := t.hfMerges(f.merges, bytesOnly); err != nil {
+	if n, err := t.hfMerges(f, bytesOnly); err != nil {
 		return fmt.Errorf("merges: merge %d: %w", n, err)
 	}
 	m.seal()
@@ -225,10 +226,10 @@ func (t *Tokenizer) hfVocab(f hfModel, bytesOnly bool) error {
 
 // hfMerges reads the merges. It returns the number of the merge that the error is
 // about.
-func (t *Tokenizer) hfMerges(raw []byte, bytesOnly bool) (int, error) {
+func (t *Tokenizer) hfMerges(f hfModel, bytesOnly bool) (int, error) {
 	r := mergeReader{t: t, bytesOnly: bytesOnly, last: none}
-	r.merges = make([]merge, 0, min(t.model.vocab.n, len(raw)/6))
-	at, err := eachMerge(raw, func(n int, a, b string) error {
+	r.merges = make([]merge, 0, min(t.model.vocab.n, len(f.merges)/6+len(f.mergeLines)))
+	at, err := f.eachMerge(func(n int, a, b string) error {
 		if n > maxMerges {
 			return fmt.Errorf("more than %d merges", maxMerges)
 		}

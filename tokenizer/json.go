@@ -40,50 +40,76 @@ func unmarshalPart(s *strictjson.Scanner, into any) error {
 	return json.Unmarshal(raw, into)
 }
 
-// eachMerge calls f for each merge, given as "a b" or as ["a", "b"], with its number; a and b may
-// be views of raw. It returns the number of the merge that the error is about.
-func eachMerge(raw []byte, f func(n int, a, b string) error) (int, error) {
-	if isNull(raw) {
+// eachMerge calls f for each merge, given as "a b" or as ["a", "b"], with its number; a
+// and b may be views of the file. It returns the number of the merge that the error is
+// about.
+func (m *hfModel) eachMerge(f func(n int, a, b string) error) (int, error) {
+	for n, line := range m.mergeLines {
+		a, b, err := cutMerge(line)
+		if err == nil {
+			err = f(n, a, b)
+		}
+		if err != nil {
+			return n, err
+		}
+	}
+	if isNull(m.merges) {
 		return 0, nil
 	}
-	s := newScanner(raw)
+	s := newScanner(m.merges)
 	n := -1
 	err := s.Array("an array", func(int) (err error) {
 		n++
+		var a, b string
 		if s.Peek() == '[' {
-			var pair [2]string
-			parts := 0
-			err = s.Array("two tokens", func(i int) (err error) {
-				if parts++; parts <= len(pair) {
-					pair[i], err = s.View("a token")
-					return err
-				}
-				return s.Skip()
-			})
-			if err == nil && parts != len(pair) {
-				err = fmt.Errorf("found %d tokens, expected two", parts)
-			}
-			if err != nil {
+			a, b, err = readPair(s)
+		} else {
+			var line string
+			if line, err = s.View("two tokens"); err != nil {
 				return err
 			}
-			return f(n, pair[0], pair[1])
+			if strings.HasPrefix(line, "#version") {
+				n--
+				return nil
+			}
+			a, b, err = cutMerge(line)
 		}
-		text, err := s.View("two tokens")
 		if err != nil {
 			return err
 		}
-		if strings.HasPrefix(text, "#version") {
-			n--
-			return nil
-		}
-		k := strings.IndexByte(text, ' ')
-		if k < 0 || strings.IndexByte(text[k+1:], ' ') >= 0 {
-			return fmt.Errorf("found %q, expected two tokens with a blank between them", text)
-		}
-		return f(n, text[:k], text[k+1:])
+		return f(n, a, b)
 	})
 	if err == nil {
 		err = s.End()
 	}
 	return max(n, 0), err
+}
+
+// cutMerge splits "a b".
+func cutMerge(line string) (a, b string, err error) {
+	k := strings.IndexByte(line, ' ')
+	if k < 0 || strings.IndexByte(line[k+1:], ' ') >= 0 {
+		return "", "", fmt.Errorf("found %.80q, expected two tokens with a blank between them", line)
+	}
+	return line[:k], line[k+1:], nil
+}
+
+// readPair reads ["a", "b"].
+func readPair(s *strictjson.Scanner) (a, b string, err error) {
+	n := 0
+	err = s.Array("two tokens", func(i int) (err error) {
+		switch n++; i {
+		case 0:
+			a, err = s.View("a token")
+		case 1:
+			b, err = s.View("a token")
+		default:
+			err = s.Skip()
+		}
+		return err
+	})
+	if err == nil && n != 2 {
+		err = fmt.Errorf("found %d tokens, expected two", n)
+	}
+	return a, b, err
 }

@@ -2,12 +2,14 @@ package checkpoint
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/lukv/lukv/gguf"
+	"github.com/lukv/lukv/tokenizer"
 )
 
 // Kinds of tokens, tokenizer.ggml.token_type.
@@ -23,53 +25,7 @@ const (
 // part is a step of tokenizer.json.
 type part map[string]any
 
-func split(regex string) part {
-	return part{"type": "Split", "pattern": part{"Regex": regex}, "behavior": "Isolated", "invert": false}
-}
-
-func byteLevel(regex bool) part {
-	return part{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": regex}
-}
-
 func sequence(kind string, parts ...part) part { return part{"type": "Sequence", kind: parts} }
-
-// words is the pattern of Llama 3 and, with other runs of digits, of Qwen 2.
-func words(digits string) string {
-	return `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|` + digits + `| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
-}
-
-// pretokenizer is how a byte-level vocabulary splits text, by its name in GGUF.
-type pretokenizer struct {
-	parts        part
-	normalizer   part
-	ignoreMerges bool
-	bos          bool // before a text, if the file does not say
-}
-
-var pretokenizers = map[string]pretokenizer{
-	"gpt-2":     {parts: byteLevel(true)},
-	"llama-bpe": {parts: sequence("pretokenizers", split(words(`\p{N}{1,3}`)), byteLevel(false)), ignoreMerges: true, bos: true},
-	"smaug-bpe": {parts: sequence("pretokenizers", split(words(`\p{N}{1,3}`)), byteLevel(false))},
-	"qwen2":     {parts: sequence("pretokenizers", split(words(`\p{N}`)), byteLevel(false)), normalizer: part{"type": "NFC"}},
-	"tekken": {parts: sequence("pretokenizers",
-		split(`[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`),
-		byteLevel(false)), ignoreMerges: true, bos: true},
-	"smollm": {parts: sequence("pretokenizers", part{"type": "Digits", "individual_digits": true}, byteLevel(true))},
-}
-
-// samePretokenizer has further names of these pre-tokenizers in files of the supported
-// architectures, by llama.cpp's src/llama-vocab.cpp (llama_vocab::impl::load for the
-// names, llm_tokenizer_bpe for the expressions). So is smaug-bpe, which converters also
-// gave Llama 3 itself. Left out are a.x-4.0, falcon3, megrez, mellum, minerva-7b and
-// pixtral, as llama.cpp's expression for them may not be that of the model's own
-// tokenizer.json.
-var samePretokenizer = map[string]string{
-	"llama3":           "llama-bpe",
-	"llama-v3":         "llama-bpe",
-	"midm-2.0":         "llama-bpe", // ggml-org/llama.cpp#14626
-	"deepseek-r1-qwen": "qwen2",
-	"trillion":         "gpt-2", // ggml-org/llama.cpp#12556
-}
 
 // vocabulary is what a file says about its tokens.
 type vocabulary struct {
@@ -278,9 +234,9 @@ func (v *vocabulary) byteLevel() (part, bool, error) {
 			return nil, false, err
 		}
 	}
-	pre, ok := pretokenizers[cmp.Or(samePretokenizer[name], name)]
-	if !ok {
-		return nil, false, fmt.Errorf("key %q: %q, expected gpt-2, llama-bpe, qwen2, tekken or smollm: %w", ggml+"pre", name, ErrUnsupported)
+	pre, err := tokenizer.GGUFPreTokenizer(name)
+	if err != nil {
+		return nil, false, fmt.Errorf("%w: %w", ErrUnsupported, err)
 	}
 	vocab, err := v.vocab()
 	if err != nil {
@@ -300,16 +256,16 @@ func (v *vocabulary) byteLevel() (part, bool, error) {
 		merges[i] = [2]string{a, b}
 	}
 	file := part{
-		"normalizer": nil, "pre_tokenizer": pre.parts, "post_processor": nil, "decoder": byteLevel(true),
+		"normalizer": nil, "pre_tokenizer": json.RawMessage(pre.PreTokenizer), "post_processor": nil, "decoder": json.RawMessage(pre.Decoder),
 		"model": part{
 			"type": "BPE", "dropout": nil, "unk_token": nil, "continuing_subword_prefix": nil, "end_of_word_suffix": nil,
-			"fuse_unk": false, "byte_fallback": false, "ignore_merges": pre.ignoreMerges, "vocab": vocab, "merges": merges,
+			"fuse_unk": false, "byte_fallback": false, "ignore_merges": pre.IgnoreMerges, "vocab": vocab, "merges": merges,
 		},
 	}
-	if pre.normalizer != nil {
-		file["normalizer"] = pre.normalizer
+	if pre.Normalizer != "" {
+		file["normalizer"] = json.RawMessage(pre.Normalizer)
 	}
-	return file, pre.bos, nil
+	return file, pre.AddBOS, nil
 }
 
 // maxPiece bounds the pieces that are split in all ways, in bytes.

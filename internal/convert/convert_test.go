@@ -336,7 +336,7 @@ func TestRefuses(t *testing.T) {
 			f.set("llama.rope.scaling.yarn_ext_factor", float32(0.5))
 		},
 		`"unigram", expected gpt2 or llama`: func(f *file) { f.set("tokenizer.ggml.model", "unigram") },
-		`"poro", expected gpt-2, llama-bpe`: func(f *file) { f.set("tokenizer.ggml.pre", "poro") },
+		`pre-tokenizer "poro" is not known`: func(f *file) { f.set("tokenizer.ggml.pre", "poro") },
 		"token 9999 of 2176":                func(f *file) { f.set("tokenizer.ggml.eos_token_id", uint32(9999)) },
 		"1 types of 2176 tokens":            func(f *file) { f.set("tokenizer.ggml.token_type", []int32{1}) },
 		"expected two pieces":               func(f *file) { f.set("tokenizer.ggml.merges", []string{"ab"}) },
