@@ -25,6 +25,10 @@ func NewAnswer(tok *tokenizer.Tokenizer, stops *Stops) *Answer {
 	return &Answer{tok: tok, dec: tok.NewDecoder(true), stops: stops}
 }
 
+// Continue makes the answer go on from the text of its prompt, so that the blank before
+// its first word is kept. Call it before the first token, after ShowSpecial.
+func (a *Answer) Continue() { a.dec.Continue() }
+
 // ShowSpecial leaves special tokens in the text. Call it before the first token.
 func (a *Answer) ShowSpecial() { a.dec = a.tok.NewDecoder(false) }
 

@@ -8,12 +8,14 @@ import (
 	"io/fs"
 	"path"
 	"strconv"
+	"strings"
 
 	"github.com/lukv/lukv/internal/inputfile"
 )
 
 // config holds the content of the files beside the vocabulary.
 type config struct {
+	Class        string                     `json:"tokenizer_class"`
 	BOS          tokenName                  `json:"bos_token"`
 	EOS          tokenName                  `json:"eos_token"`
 	Pad          tokenName                  `json:"pad_token"`
@@ -67,6 +69,17 @@ func (e addedTokenEntry) token(id int32) addedToken {
 		id: id, content: e.Content, special: e.Special, singleWord: e.SingleWord,
 		lstrip: e.LStrip, rstrip: e.RStrip, normalized: e.Normalized != nil && *e.Normalized || e.Normalized == nil && !e.Special,
 	}
+}
+
+// replacesPostProcessor reports whether add_bos_token and add_eos_token replace the
+// post-processor of tokenizer.json: they do for the classes of transformers 4 that build
+// their own; add_bos_token is on by default there.
+func (cfg *config) replacesPostProcessor() bool {
+	switch strings.TrimSuffix(cfg.Class, "Fast") {
+	case "LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer", "CohereTokenizer":
+		return cfg.AddBOS != nil || cfg.AddEOS != nil
+	}
+	return false
 }
 
 // maxConfig is the maximum length in bytes of a special-token file.

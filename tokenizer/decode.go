@@ -73,6 +73,7 @@ func (p stripChars) apply(s string) string {
 // are not tokens give no text. Bytes that are not UTF-8 become U+FFFD.
 func (t *Tokenizer) Decode(ids []int32, skipSpecial bool) string {
 	d := t.NewDecoder(skipSpecial)
+	d.whole = true
 	var b strings.Builder
 	for _, id := range ids {
 		b.WriteString(d.Write(id))
@@ -83,11 +84,15 @@ func (t *Tokenizer) Decode(ids []int32, skipSpecial bool) string {
 
 // StreamDecoder turns ids into text one at a time. The texts that Write and Flush
 // return add up to what [Tokenizer.Decode] returns for all the ids, and none of
-// them holds part of a character. With most decoders, Write allocates only when it
-// joins a character from several tokens. A StreamDecoder belongs to one goroutine.
+// them holds part of a character. One case differs: where only part of a run of byte
+// tokens is UTF-8, some decoders of tokenizer.json give up the whole run, while a
+// StreamDecoder has already returned the characters before that part. With most
+// decoders, Write allocates only when it joins a character from several tokens. A
+// StreamDecoder belongs to one goroutine.
 type StreamDecoder struct {
-	t    *Tokenizer
-	skip bool
+	t     *Tokenizer
+	skip  bool
+	whole bool // wait for the end of a run of bytes if the decoder looks at all of it
 
 	started bool   // a token has come
 	run     []byte // bytes waiting for the rest of their character or run
@@ -112,6 +117,16 @@ func (d *StreamDecoder) reset() {
 	d.started, d.run, d.buf = false, d.run[:0], d.buf[:0]
 	d.stripped, d.held = make([]int, n), make([]string, n)
 	d.blank, d.given = true, false
+}
+
+// Continue makes the text go on from another one: a blank that a vocabulary in the
+// style of SentencePiece has before a word at the start of a text is kept. Call it
+// before the first Write.
+func (d *StreamDecoder) Continue() {
+	d.started, d.given = true, true
+	for i := range d.stripped {
+		d.stripped[i] = -1
+	}
 }
 
 // Write takes the next id and returns the text that is now complete, which may be
@@ -140,7 +155,7 @@ func (d *StreamDecoder) Write(id int32) string {
 	}
 	if tab.kind[id] == decodeByte {
 		d.run = append(d.run, text...)
-		if !tab.wholeRuns {
+		if !tab.wholeRuns || !d.whole {
 			d.readRun(false)
 		}
 		return d.strip(string(d.buf))
@@ -212,7 +227,7 @@ func (d *StreamDecoder) readRun(end bool) {
 // endRun ends a run of byte tokens.
 func (d *StreamDecoder) endRun() {
 	tab := &d.t.dec
-	if !tab.wholeRuns {
+	if !tab.wholeRuns || !d.whole {
 		d.readRun(true)
 		return
 	}

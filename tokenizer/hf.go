@@ -138,11 +138,12 @@ func (f *hfFile) build(cfg *config) (*Tokenizer, error) {
 		}
 	}
 	t.finish(cfg)
-	if f.postProcessor == nil {
-		if cfg.AddBOS != nil && *cfg.AddBOS && t.bos != none {
+	if f.postProcessor == nil || cfg.replacesPostProcessor() {
+		t.prefix, t.suffix = nil, nil
+		if t.bos != none && (cfg.AddBOS != nil && *cfg.AddBOS || cfg.AddBOS == nil && f.postProcessor != nil) {
 			t.prefix = []int32{t.bos}
 		}
-		if cfg.AddEOS != nil && *cfg.AddEOS && t.eos != none {
+		if t.eos != none && cfg.AddEOS != nil && *cfg.AddEOS {
 			t.suffix = []int32{t.eos}
 		}
 	}

@@ -1,9 +1,12 @@
 package tokenizer
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/stretchr/testify/require"
 )
 
 // checkStream decodes ids one at a time and compares with Decode. No part may end
@@ -20,8 +23,61 @@ func checkStream(t *testing.T, tok *Tokenizer, ids []int32, skip bool) {
 		b.WriteString(part)
 	}
 	b.WriteString(d.Flush())
-	if want := tok.Decode(ids, skip); b.String() != want {
+	want := tok.Decode(ids, skip)
+	if tok.dec.wholeRuns && strings.Contains(want, "\uFFFD") {
+		// A run that is not UTF-8 as a whole keeps the characters before the fault.
+		if got, least := kept(b.String()), kept(want); got < least {
+			t.Errorf("streaming %v: %d characters are left of %q, expected at least the %d of %q", ids, got, b.String(), least, want)
+		}
+		return
+	}
+	if b.String() != want {
 		t.Errorf("streaming %v:\nwant %q\n got %q", ids, want, b.String())
+	}
+}
+
+// kept returns the number of characters of text that are not U+FFFD.
+func kept(text string) int {
+	return utf8.RuneCountInString(strings.ReplaceAll(text, "\uFFFD", ""))
+}
+
+// TestStreamRuns: characters of byte tokens come as soon as they are complete, whatever
+// follows in their run.
+func TestStreamRuns(t *testing.T) {
+	for _, name := range []string{"mini/llama2-style/tokenizer.json"} {
+		tok := loadModel(t, name)
+		write := func(d *StreamDecoder, text string) (parts []string) {
+			for _, b := range []byte(text) {
+				id, ok := tok.ID(fmt.Sprintf("<0x%02X>", b))
+				require.True(t, ok, name)
+				parts = append(parts, d.Write(id))
+			}
+			return parts
+		}
+		d := tok.NewDecoder(false)
+		d.Continue()
+		require.Equal(t, []string{"", "", "", "🙂", "", "", "", "🦆", "\n"}, write(d, "🙂🦆\n"), name)
+		require.Equal(t, []string{"a", "", "\uFFFDb"}, write(d, "a\xf0b"), name)
+		require.Equal(t, []string{"", ""}, write(d, "\xf0\x9f"), name)
+		require.Equal(t, "\uFFFD\uFFFD", d.Flush(), name)
+	}
+}
+
+// TestContinue: a text that goes on from another one keeps the blank before its first word.
+func TestContinue(t *testing.T) {
+	for _, name := range []string{"mini/llama2-style/tokenizer.json", "mini/metaspace-always-unk/tokenizer.json"} {
+		tok := loadModel(t, name)
+		ids := tok.Encode("a lead", EncodeOptions{})
+		for cut := range ids {
+			before, d := tok.Decode(ids[:cut], false), tok.NewDecoder(false)
+			if cut > 0 {
+				d.Continue()
+			}
+			for _, id := range ids[cut:] {
+				before += d.Write(id)
+			}
+			require.Equal(t, "a lead", before+d.Flush(), "%s: after %d tokens", name, cut)
+		}
 	}
 }
 

@@ -559,3 +559,27 @@ func TestTokenBytes(t *testing.T) {
 		require.Equal(t, text, strings.TrimPrefix(string(got), " "), name)
 	}
 }
+
+// TestAddBOSToken: the settings replace the post-processor for the classes that build
+// their own, and for no others.
+func TestAddBOSToken(t *testing.T) {
+	file := minimal(`,"post_processor":{"type":"ByteLevel"},"added_tokens":[{"id":3,"content":"<s>","special":true},{"id":4,"content":"</s>","special":true}]`)
+	for _, c := range []struct {
+		config string
+		want   []int32
+	}{
+		{`{"tokenizer_class":"LlamaTokenizerFast","add_bos_token":true}`, []int32{3, 0}},
+		{`{"tokenizer_class":"LlamaTokenizer","add_bos_token":true,"add_eos_token":true}`, []int32{3, 0, 4}},
+		{`{"tokenizer_class":"GemmaTokenizerFast","add_eos_token":true}`, []int32{3, 0, 4}},
+		{`{"tokenizer_class":"LlamaTokenizerFast","add_bos_token":false}`, []int32{0}},
+		{`{"tokenizer_class":"LlamaTokenizerFast"}`, []int32{0}},
+		{`{"tokenizer_class":"PreTrainedTokenizerFast","add_bos_token":true,"add_eos_token":true}`, []int32{0}},
+		{`{"tokenizer_class":"Qwen2Tokenizer","add_bos_token":true}`, []int32{0}},
+	} {
+		cfg := &config{BOS: "<s>", EOS: "</s>"}
+		require.NoError(t, json.Unmarshal([]byte(c.config), cfg))
+		tok, err := readHF(file, cfg)
+		require.NoError(t, err)
+		require.Equal(t, c.want, tok.Encode("a", EncodeOptions{AddSpecial: true}), c.config)
+	}
+}

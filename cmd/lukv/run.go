@@ -535,6 +535,9 @@ func (r *runner) generate(s *model.Session, sampling model.Sampling) error {
 		return err
 	}
 	answer := dialog.NewAnswer(r.tok, stops)
+	if r.Raw {
+		answer.Continue()
+	}
 	ctx, cancel := context.WithCancel(r.e.ctx)
 	defer cancel()
 	for t, err := range s.Generate(ctx, sampling) {
