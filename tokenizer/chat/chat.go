@@ -18,6 +18,9 @@ import (
 type Template struct {
 	t      *jinja.Template
 	source string
+
+	tools    *Template // for conversations with tools; nil: this one
+	toolsErr error     // why tools could not be parsed
 }
 
 // Parse parses a template's source; errors refer to it by name. A line break at
@@ -197,6 +200,14 @@ func (in *Input) variables() (*Object, error) {
 // the special tokens that the template writes. Errors are *Error; if the
 // template itself refuses the conversation, they wrap a *RaisedError.
 func (t *Template) Render(ctx context.Context, in Input) (Prompt, error) {
+	if len(in.Tools) > 0 {
+		if t.toolsErr != nil {
+			return Prompt{}, t.toolsErr
+		}
+		if t.tools != nil {
+			t = t.tools
+		}
+	}
 	vars, err := in.variables()
 	if err != nil {
 		return Prompt{}, &Error{Template: t.Name(), Err: err}

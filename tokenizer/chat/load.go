@@ -18,8 +18,8 @@ const (
 	configFile   = "tokenizer_config.json"
 	tokensFile   = "special_tokens_map.json"
 
-	// defaultName is the template used when none is asked for by name.
-	defaultName = "default"
+	defaultName = "default"  // the template used when none is asked for by name
+	toolName    = "tool_use" // the template for conversations with tools
 
 	// maxConfig is the size of the largest configuration file that is read.
 	// Those with a quarter of a million added tokens are about 50 MB.
@@ -27,9 +27,25 @@ const (
 )
 
 // Load reads the chat template of the checkpoint folder fsys: the file
-// chat_template.jinja, else chat_template in tokenizer_config.json. A folder
-// without one gives ErrNoTemplate.
-func Load(fsys fs.FS) (*Template, error) { return LoadNamed(fsys, defaultName) }
+// chat_template.jinja, else chat_template in tokenizer_config.json. If the folder
+// also has a template named tool_use, that one renders conversations with tools. A
+// folder without a template gives ErrNoTemplate.
+func Load(fsys fs.FS) (*Template, error) {
+	t, err := LoadNamed(fsys, defaultName)
+	if err != nil {
+		return nil, err
+	}
+	return t.withTools(LoadNamed(fsys, toolName))
+}
+
+// withTools adds the template for conversations with tools, if there is one. One that
+// cannot be parsed is an error only when it is needed.
+func (t *Template) withTools(tools *Template, err error) (*Template, error) {
+	if !errors.Is(err, ErrNoTemplate) {
+		t.tools, t.toolsErr = tools, err
+	}
+	return t, nil
+}
 
 // LoadNamed is Load for a template with a name other than "default", such as
 // "tool_use" or "rag": from the folder additional_chat_templates, or from the
