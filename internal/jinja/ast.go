@@ -90,13 +90,15 @@ type (
 		args callArgs
 		at   pos
 	}
+	blockExpr struct{ body []stmt } // what a body prints
 )
 
-// callArgs are the arguments of a call, filter or test.
+// callArgs are the arguments of a call, filter or test: pos, *rest, names=named, **more.
 type callArgs struct {
-	pos   []expr
-	names []string // of the named ones
-	named []expr
+	pos        []expr
+	rest, more expr // may be nil
+	names      []string
+	named      []expr
 }
 
 // Assignment targets are a nameTarget, attrTarget or tupleTarget.
@@ -140,7 +142,16 @@ type (
 		body   []stmt
 		at     pos
 	}
+	filterStmt struct { // value is a chain of filters over a blockExpr
+		target target // nil: it is printed
+		value  expr
+		at     pos
+	}
 	macroStmt struct{ *macroDef }
+	callStmt  struct { // call is of a macro, which gets caller
+		call   *callExpr
+		caller *macroDef
+	}
 	// scopeStmt is a body with its own names: generation blocks.
 	scopeStmt struct{ body []stmt }
 	jumpStmt  struct{ sig signal }
@@ -153,4 +164,5 @@ type macroDef struct {
 	params   []string
 	defaults []expr
 	body     []stmt
+	caller   bool // the body uses caller, which call blocks pass
 }

@@ -148,9 +148,23 @@ func (f *builtin) has(name string) bool {
 // releases them with done.
 func (r *run) args(a *callArgs, s *scope) (pos []any, named []argument) {
 	pos = r.evalAll(a.pos, s)
+	if a.rest != nil {
+		pos = append(pos, r.list(r.eval(a.rest, s))...)
+	}
 	r.allocTimes(len(a.names), valueBytes)
 	for i, name := range a.names {
 		named = append(named, argument{name, r.eval(a.named[i], s)})
+	}
+	if a.more != nil {
+		d := dictArg(r.eval(a.more, s), "arguments after **")
+		r.allocTimes(d.len(), valueBytes)
+		for i, key := range d.keys {
+			name := textArg(key, "arguments after **").s
+			if _, ok := find(named, name); ok {
+				failf("argument '%s' is given twice", name)
+			}
+			named = append(named, argument{name, d.vals[i]})
+		}
 	}
 	return pos, named
 }
@@ -158,9 +172,16 @@ func (r *run) args(a *callArgs, s *scope) (pos []any, named []argument) {
 // done releases the memory that args counted.
 func (r *run) done(pos []any, named []argument) { r.mem -= (len(pos) + len(named)) * valueBytes }
 
-func (e *callExpr) eval(r *run, s *scope) any {
+func (e *callExpr) eval(r *run, s *scope) any { return e.call(r, s, nil) }
+
+// call calls with a further argument named caller, unless that is nil.
+func (e *callExpr) call(r *run, s *scope, caller *macro) any {
 	callee := r.eval(e.callee, s)
 	pos, named := r.args(&e.args, s)
+	if caller != nil {
+		r.alloc(valueBytes)
+		named = append(named, argument{"caller", caller})
+	}
 	defer r.done(pos, named)
 	r.at = e.at
 	switch c := callee.(type) {
@@ -219,8 +240,17 @@ func (r *run) callMacro(m *macro, pos []any, named []argument) any {
 		}
 		r.assign(inner, name, v)
 	}
+	if m.caller {
+		caller, ok := find(named, "caller")
+		if !ok {
+			caller = &undefined{why: "the macro was not called by a call block"}
+		}
+		r.assign(inner, "caller", caller)
+	}
 	for _, a := range named {
-		if i := slices.Index(m.params, a.name); i < 0 {
+		if i := slices.Index(m.params, a.name); i < 0 && m.caller && a.name == "caller" {
+			continue
+		} else if i < 0 {
 			failf("macro '%s' takes no argument named '%s'", m.name, a.name)
 		} else if i < len(pos) {
 			failf("macro '%s': argument '%s' is given twice", m.name, a.name)

@@ -29,12 +29,21 @@ func (p *parser) checkName(t token) {
 		p.refuse(t.at, "function '%s'", t.text)
 	case "caller", "varargs", "kwargs":
 		for _, m := range p.macros {
-			if slices.Contains(m.params, t.text) {
-				return
+			i := slices.Index(m.params, t.text)
+			if i < 0 {
+				continue
 			}
+			if t.text == "caller" && i < len(m.params)-len(m.defaults) {
+				p.at = t.at
+				failf("parameter 'caller' needs a default")
+			}
+			return
 		}
-		if len(p.macros) > 0 {
+		if len(p.macros) > 0 && t.text != "caller" {
 			p.refuse(t.at, "'%s' in a macro", t.text)
+		}
+		for _, m := range p.macros {
+			m.caller = true
 		}
 	}
 }

@@ -131,6 +131,32 @@ func (n macroStmt) exec(r *run, s *scope) signal {
 	return sigNone
 }
 
+func (n *callStmt) exec(r *run, s *scope) signal {
+	r.alloc(scopeBytes)
+	r.at = n.call.at
+	r.out.add(r.show(n.call.call(r, s, &macro{n.caller, s})))
+	return sigNone
+}
+
+func (n *filterStmt) exec(r *run, s *scope) signal {
+	v := r.eval(n.value, s)
+	sig := r.blockEnd
+	r.blockEnd = sigNone
+	switch {
+	case sig != sigNone:
+	case n.target == nil:
+		r.out.add(r.show(v))
+	default:
+		r.at = n.at
+		n.target.assign(r, s, v)
+	}
+	return sig
+}
+
+func (e *blockExpr) eval(r *run, s *scope) any {
+	return r.capture(func() { r.blockEnd = r.exec(e.body, &scope{parent: s}) })
+}
+
 // loopContext is the value of "loop" inside a for.
 type loopContext struct {
 	r      *run

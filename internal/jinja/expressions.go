@@ -323,8 +323,12 @@ func (p *parser) callArgs() callArgs {
 			}
 		}
 		switch {
-		case p.isOp("*"), p.isOp("**"):
-			p.refuse(p.cur().at, "'%s' in a call's arguments", p.cur().text)
+		case a.more != nil:
+			p.failf("found another argument after one with '**'")
+		case a.rest == nil && p.skipOp("*"):
+			a.rest = p.expression(true)
+		case p.skipOp("**"):
+			a.more = p.expression(true)
 		case p.cur().kind == tokName && p.peek().kind == tokOp && p.peek().text == "=":
 			name := p.next().text
 			p.next()
@@ -334,8 +338,8 @@ func (p *parser) callArgs() callArgs {
 			a.names = append(a.names, name)
 			a.named = append(a.named, p.expression(true))
 		default:
-			if len(a.names) > 0 {
-				p.failf("positional argument after a named one in a call")
+			if len(a.names) > 0 || a.rest != nil {
+				p.failf("positional argument after a named one or one with '*' in a call")
 			}
 			a.pos = append(a.pos, p.expression(true))
 		}
@@ -369,15 +373,22 @@ func (p *parser) dottedName() string {
 // filters parses a chain of filters over n.
 func (p *parser) filters(n expr) expr {
 	for p.skipOp("|") {
-		f := &filterExpr{of: n, at: p.cur().at}
-		f.def = p.known("filter", filters, p.dottedName(), f.at)
-		if p.isOp("(") {
-			f.args = p.callArgs()
-		}
-		p.checkFilter(f)
-		n = f
+		n = p.filter(n)
 	}
 	return n
+}
+
+// filterChain parses a chain of filters over n, from the name of the first on.
+func (p *parser) filterChain(n expr) expr { return p.filters(p.filter(n)) }
+
+func (p *parser) filter(n expr) expr {
+	f := &filterExpr{of: n, at: p.cur().at}
+	f.def = p.known("filter", filters, p.dottedName(), f.at)
+	if p.isOp("(") {
+		f.args = p.callArgs()
+	}
+	p.checkFilter(f)
+	return f
 }
 
 func (p *parser) test(of expr) expr {

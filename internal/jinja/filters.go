@@ -66,6 +66,7 @@ func textFilters() []*builtin {
 			return r.replace(t, r.show(a[1]), r.show(a[2]), count)
 		}),
 		define("tojson", "value ensure_ascii=False indent=None separators=None sort_keys=False", filterToJSON),
+		define("from_json", "value", filterFromJSON),
 		define("trim", "value chars=None", func(r *run, a []any) any { return r.strip(r.show(a[0]), a[1], true, true) }),
 	}
 }
@@ -359,15 +360,16 @@ func (r *run) getter(attribute any, ignoreCase bool, def any) func(any) any {
 	}
 }
 
-// sortByKeys sorts list stably by keys.
-func (r *run) sortByKeys(list, keys []any, reverse bool) []any {
+// sortByKeys sorts list stably by keys. With lists, keys are compared as lists of one
+// element: equal ones need no order.
+func (r *run) sortByKeys(list, keys []any, lists, reverse bool) []any {
 	r.allocTimes(len(list), 2*valueBytes)
 	order := make([]int, len(list))
 	for i := range order {
 		order[i] = i
 	}
 	slices.SortStableFunc(order, func(i, j int) int {
-		if isUndefined(keys[i]) && isUndefined(keys[j]) {
+		if lists && r.equal(keys[i], keys[j]) {
 			return 0
 		}
 		c := r.compare(keys[i], keys[j], "<")
@@ -397,7 +399,7 @@ func filterSort(r *run, a []any) any {
 	for i, e := range list {
 		keys[i] = get(e)
 	}
-	return r.sortByKeys(list, keys, truthy(a[1]))
+	return r.sortByKeys(list, keys, true, truthy(a[1]))
 }
 
 func filterDictSort(r *run, a []any) any {
@@ -415,7 +417,7 @@ func filterDictSort(r *run, a []any) any {
 	for i, e := range list {
 		keys[i] = get(e.(tuple).elems[by])
 	}
-	return r.sortByKeys(list, keys, truthy(a[3]))
+	return r.sortByKeys(list, keys, false, truthy(a[3]))
 }
 
 func filterJoin(r *run, a []any) any {

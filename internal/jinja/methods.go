@@ -207,22 +207,7 @@ func (r *run) split(t text, sep any, most int, fromRight bool) []any {
 		out = append(out, r.cut(t, from, to))
 	}
 	if sep == nil {
-		if most >= 0 || fromRight {
-			unsupportedf("split at blanks with a limit or from the right")
-		}
-		from := -1
-		for i, c := range t.s {
-			if space := isSpace(c); !space && from < 0 {
-				from = i
-			} else if space && from >= 0 {
-				put(from, i)
-				from = -1
-			}
-		}
-		if from >= 0 {
-			put(from, len(t.s))
-		}
-		return out
+		return r.splitAtBlanks(t, most, fromRight)
 	}
 	d := textArg(sep, "split separator").s
 	if d == "" {
@@ -247,6 +232,47 @@ func (r *run) split(t text, sep any, most int, fromRight bool) []any {
 		}
 	}
 	put(from, to)
+	if fromRight {
+		slices.Reverse(out)
+	}
+	return out
+}
+
+// splitAtBlanks splits at runs of white space. With most parts split off, the rest stays
+// whole, with the white space at its other end.
+func (r *run) splitAtBlanks(t text, most int, fromRight bool) []any {
+	out := []any{}
+	put := func(from, to int) {
+		r.step(1)
+		r.alloc(valueBytes)
+		out = append(out, r.cut(t, from, to))
+	}
+	from, to := 0, len(t.s)
+	for {
+		var cut int // the next blank from that side
+		if fromRight {
+			to = from + len(strings.TrimRightFunc(t.s[from:to], isSpace))
+			cut = strings.LastIndexFunc(t.s[from:to], isSpace)
+		} else {
+			from = to - len(strings.TrimLeftFunc(t.s[from:to], isSpace))
+			cut = strings.IndexFunc(t.s[from:to], isSpace)
+		}
+		if from == to {
+			break
+		}
+		switch {
+		case len(out) == most || cut < 0:
+			put(from, to)
+			from = to
+		case fromRight:
+			_, n := utf8.DecodeRuneInString(t.s[from+cut:])
+			put(from+cut+n, to)
+			to = from + cut
+		default:
+			put(from, from+cut)
+			from += cut
+		}
+	}
 	if fromRight {
 		slices.Reverse(out)
 	}

@@ -193,6 +193,10 @@ func (p *parser) statement() stmt {
 		return p.setStatement(t.at)
 	case "macro":
 		return p.macro()
+	case "call":
+		return p.callBlock()
+	case "filter":
+		return p.filterBlock(nil, t.at, "endfilter")
 	case "generation":
 		g := &scopeStmt{}
 		p.function(func() { g.body, _ = p.body("endgeneration") })
@@ -255,17 +259,48 @@ func (p *parser) setStatement(at pos) stmt {
 	if p.skipOp("=") {
 		return &setStmt{target: t, value: p.tuple(true, false), at: at}
 	}
-	n := &setBlockStmt{target: t, at: at}
-	if p.isOp("|") {
-		p.refuse(p.cur().at, "a filter on a block that is set")
+	if p.skipOp("|") {
+		return p.filterBlock(t, at, "endset")
 	}
+	n := &setBlockStmt{target: t, at: at}
 	n.body, _ = p.body("endset")
 	return n
+}
+
+// filterBlock parses filters and the body that they apply to.
+func (p *parser) filterBlock(t target, at pos, end string) stmt {
+	block := &blockExpr{}
+	n := &filterStmt{target: t, value: p.filterChain(block), at: at}
+	block.body, _ = p.body(end)
+	return n
+}
+
+// callBlock parses a call of a macro that gets the body as caller.
+func (p *parser) callBlock() stmt {
+	m := &macroDef{name: "caller"}
+	if p.isOp("(") {
+		p.parameters(m)
+	}
+	at := p.cur().at
+	call, ok := p.expression(true).(*callExpr)
+	if !ok {
+		p.at = at
+		failf("found something else, expected the call of a macro")
+	}
+	p.macroBody(m, "endcall")
+	return &callStmt{call, m}
 }
 
 func (p *parser) macro() stmt {
 	m := &macroDef{name: p.expectName()}
 	p.noReserved(m.name)
+	p.parameters(m)
+	p.macroBody(m, "endmacro")
+	return macroStmt{m}
+}
+
+// parameters parses the parameters of a macro.
+func (p *parser) parameters(m *macroDef) {
 	p.expectOp("(")
 	for !p.isOp(")") {
 		if len(m.params) > 0 {
@@ -284,10 +319,12 @@ func (p *parser) macro() stmt {
 		}
 	}
 	p.expectOp(")")
+}
+
+func (p *parser) macroBody(m *macroDef, end string) {
 	p.macros = append(p.macros, m)
-	p.function(func() { m.body, _ = p.body("endmacro") })
+	p.function(func() { m.body, _ = p.body(end) })
 	p.macros = p.macros[:len(p.macros)-1]
-	return macroStmt{m}
 }
 
 func (p *parser) noReserved(name string) {

@@ -66,6 +66,8 @@ type run struct {
 	check int // steps at which the context is checked next
 	mem   int
 	depth int
+
+	blockEnd signal // how the body of the last blockExpr ended
 }
 
 // step counts n units of work.
