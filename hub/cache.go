@@ -14,10 +14,10 @@ import (
 	"github.com/lukv/lukv/internal/inputfile"
 )
 
-// Find returns the folder of a cached model, given its name in the form that
-// ParseRef reads, in the cache that the environment names. It does not use the
+// Find returns the folder of a cached model, or its GGUF file, given its name in the form
+// that ParseRef reads, in the cache that the environment names. It does not use the
 // network.
-func Find(name string) (dir string, err error) {
+func Find(name string) (path string, err error) {
 	ref, err := ParseRef(name)
 	if err != nil {
 		return "", err
@@ -29,14 +29,54 @@ func Find(name string) (dir string, err error) {
 	return c.Find(ref)
 }
 
-// Find returns the snapshot folder of a cached model: that of the commit to
-// which the revision referred when it was last pulled. It does not use the
-// network. A name that is not cached gives ErrNotCached.
-func (c *Client) Find(ref Ref) (dir string, err error) {
+// Find returns the snapshot folder of a cached model: that of the commit to which the
+// revision referred when it was last pulled. With a tag, and if the folder has GGUF files
+// only, it returns the file that SelectGGUF chooses, of several parts the first. It does
+// not use the network. A name that is not cached gives ErrNotCached.
+func (c *Client) Find(ref Ref) (path string, err error) {
+	dir, file, err := c.find(ref)
+	if err != nil {
+		return "", err
+	}
+	if file != "" {
+		return file, nil
+	}
+	return dir, nil
+}
+
+// find returns the snapshot folder and, if a GGUF file is asked for, that file.
+func (c *Client) find(ref Ref) (dir, file string, err error) {
+	for _, cache := range c.caches(ref) {
+		if dir, err = c.snapshotDir(cache, ref); err == nil {
+			file, err = FolderGGUF(dir, ref.Tag)
+			if err != nil {
+				err = fmt.Errorf("find %s in %s: %w: %w", ref, dir, ErrNotCached, err)
+			}
+		}
+		if !errors.Is(err, ErrNotCached) {
+			break
+		}
+	}
+	return dir, file, err
+}
+
+// caches returns the folders in which a model may be, most likely first.
+func (c *Client) caches(ref Ref) []string {
+	switch {
+	case c.GGUFDir == "" || c.GGUFDir == c.CacheDir:
+		return []string{c.CacheDir}
+	case ref.Tag != "":
+		return []string{c.GGUFDir, c.CacheDir}
+	}
+	return []string{c.CacheDir, c.GGUFDir}
+}
+
+// snapshotDir returns the snapshot folder of a model in one of the caches.
+func (c *Client) snapshotDir(cache string, ref Ref) (dir string, err error) {
 	if err := ref.check(); err != nil {
 		return "", err
 	}
-	r := c.repo(ref)
+	r := repoIn(cache, ref)
 	commit := ref.revision()
 	text, err := inputfile.Read(r.ref(commit), maxTextFile)
 	switch {
@@ -46,8 +86,10 @@ func (c *Client) Find(ref Ref) (dir string, err error) {
 			return "", fmt.Errorf("find %s: %s holds %.80q, expected a commit", ref, r.ref(ref.revision()), commit)
 		}
 	case isHex(commit, 40) || isHex(commit, 64):
+	case ref.Tag != "" && ref.Revision == "" && r.anyCommit() != "":
+		commit = r.anyCommit() // as llama.cpp does
 	case errors.Is(err, fs.ErrNotExist) || isNoFile(r.ref(commit)):
-		return "", fmt.Errorf("find %s in %s: %w%s", ref, c.CacheDir, ErrNotCached, r.others())
+		return "", fmt.Errorf("find %s in %s: %w%s", ref, cache, ErrNotCached, r.others())
 	default:
 		return "", fmt.Errorf("find %s: %w", ref, err)
 	}
@@ -70,11 +112,30 @@ type repo struct {
 	locks string
 }
 
-func (c *Client) repo(ref Ref) repo {
+// anyCommit returns the commit of some revision that is cached, "" if there is none.
+func (r repo) anyCommit() string {
+	commit := ""
+	filepath.WalkDir(filepath.Join(r.dir, "refs"), func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return nil
+		}
+		if text, err := inputfile.Read(path, maxTextFile); err == nil && commit == "" {
+			if s := strings.TrimSpace(string(text)); isHex(s, 40) || isHex(s, 64) {
+				commit = s
+			}
+		}
+		return nil
+	})
+	return commit
+}
+
+func (c *Client) repo(ref Ref) repo { return repoIn(c.CacheDir, ref) }
+
+func repoIn(cache string, ref Ref) repo {
 	name := "models--" + ref.Owner + "--" + ref.Name
 	return repo{
-		dir:   filepath.Join(c.CacheDir, name),
-		locks: filepath.Join(c.CacheDir, ".locks", name),
+		dir:   filepath.Join(cache, name),
+		locks: filepath.Join(cache, ".locks", name),
 	}
 }
 

@@ -40,6 +40,9 @@ type Client struct {
 	// CacheDir holds the models--OWNER--NAME folders. It is created if needed.
 	CacheDir string
 
+	// GGUFDir is CacheDir for GGUF files; "" is CacheDir. Find looks in both.
+	GGUFDir string
+
 	// Token is sent to the endpoint's host; "" is none.
 	Token string
 
@@ -80,9 +83,14 @@ func New() (*Client, error) {
 	if cache == "" {
 		cache = filepath.Join(home, "hub")
 	}
+	gguf, err := expand(first(os.Getenv("LLAMA_CACHE")))
+	if err != nil {
+		return nil, err
+	}
 	c := &Client{
-		Endpoint: strings.TrimRight(first(os.Getenv("HF_ENDPOINT"), DefaultEndpoint), "/"),
+		Endpoint: strings.TrimRight(first(os.Getenv("MODEL_ENDPOINT"), os.Getenv("HF_ENDPOINT"), DefaultEndpoint), "/"),
 		CacheDir: cache,
+		GGUFDir:  gguf,
 		Offline:  isSet("HF_HUB_OFFLINE") || isSet("TRANSFORMERS_OFFLINE"),
 	}
 	if _, err := c.endpoint(); err != nil {

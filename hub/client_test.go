@@ -12,10 +12,10 @@ import (
 
 func TestParseRef(t *testing.T) {
 	for s, want := range map[string]Ref{
-		"a/b":                      {"a", "b", ""},
-		"Qwen/Qwen2.5-0.5B":        {"Qwen", "Qwen2.5-0.5B", ""},
-		"meta-llama/x_y@refs/pr/1": {"meta-llama", "x_y", "refs/pr/1"},
-		"a/b@v1.0":                 {"a", "b", "v1.0"},
+		"a/b":                      {"a", "b", "", ""},
+		"Qwen/Qwen2.5-0.5B":        {"Qwen", "Qwen2.5-0.5B", "", ""},
+		"meta-llama/x_y@refs/pr/1": {"meta-llama", "x_y", "refs/pr/1", ""},
+		"a/b@v1.0":                 {"a", "b", "v1.0", ""},
 	} {
 		got, err := ParseRef(s)
 		require.NoError(t, err, s)
@@ -27,7 +27,7 @@ func TestParseRef(t *testing.T) {
 		_, err := ParseRef(s)
 		assert.Error(t, err, "%q", s)
 	}
-	_, err := new(Client).Find(Ref{"..", "..", "x"})
+	_, err := new(Client).Find(Ref{"..", "..", "x", ""})
 	assert.Error(t, err)
 }
 

@@ -7,6 +7,12 @@
 // repository, and [Find] returns the folder of a cached one without using the
 // network.
 //
+// # GGUF
+//
+// OWNER/NAME:TAG names a GGUF file by the rules of llama.cpp, see [SelectGGUF]; the cache is
+// the same, so that either program opens what the other has fetched. [FindOllama] finds
+// what ollama has pulled.
+//
 // # Cache
 //
 // The cache has a folder models--OWNER--NAME for each repository:
@@ -24,7 +30,8 @@
 // # Environment
 //
 // HF_HUB_CACHE is the cache; it defaults to hub under HF_HOME, which defaults to
-// huggingface under XDG_CACHE_HOME or ~/.cache. HF_ENDPOINT is the hub. HF_TOKEN
+// huggingface under XDG_CACHE_HOME or ~/.cache. LLAMA_CACHE is the cache of GGUF files,
+// if it is set. HF_ENDPOINT, or before it MODEL_ENDPOINT, is the hub. HF_TOKEN
 // is the access token; by default it is read from HF_TOKEN_PATH or the file token
 // in HF_HOME. With HF_HUB_DISABLE_IMPLICIT_TOKEN none is sent. HF_HUB_OFFLINE
 // forbids the network. Switches are set by 1, true, yes or on.

@@ -302,7 +302,7 @@ func TestPullRevisions(t *testing.T) {
 	h := newHub(t, map[string][]byte{"config.json": []byte("{}"), "model.safetensors": noise(9, 1)})
 	c := h.client()
 	for _, rev := range []string{"refs/pr/1", commit} {
-		r := Ref{"acme", "Tiny-1.0", rev}
+		r := Ref{"acme", "Tiny-1.0", rev, ""}
 		p, err := c.Pull(t.Context(), r, PullOptions{})
 		require.NoError(t, err)
 		dir, err := c.Find(r)
@@ -313,9 +313,9 @@ func TestPullRevisions(t *testing.T) {
 	_, err := c.Find(ref)
 	require.ErrorIs(t, err, ErrNotCached)
 	assert.ErrorContains(t, err, "refs/pr/1", "what is cached is named")
-	_, err = c.Find(Ref{"acme", "Tiny-1.0", "refs"})
+	_, err = c.Find(Ref{"acme", "Tiny-1.0", "refs", ""})
 	require.ErrorIs(t, err, ErrNotCached)
-	_, err = c.Pull(t.Context(), Ref{"acme", "Tiny-1.0", "v9"}, PullOptions{})
+	_, err = c.Pull(t.Context(), Ref{"acme", "Tiny-1.0", "v9", ""}, PullOptions{})
 	require.ErrorIs(t, err, ErrNotFound)
 	assert.ErrorContains(t, err, "Invalid rev id: v9")
 }

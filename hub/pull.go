@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -18,7 +19,7 @@ import (
 // PullOptions say what to download. The zero value is what this module needs:
 // config, tokenizer, chat template and safetensors weights.
 type PullOptions struct {
-	// Include, if not empty, replaces the default choice. Each element is a
+	// Include, if not empty, replaces the default choice and that by a tag. Each element is a
 	// pattern of path.Match for a whole name or its last element, or the name of
 	// a folder followed by a slash.
 	Include []string
@@ -62,7 +63,8 @@ type Pulled struct {
 	Ref     Ref          `json:"-"`
 	Repo    string       `json:"repo"`
 	Commit  string       `json:"commit"`
-	Dir     string       `json:"dir"` // the snapshot's folder, a checkpoint as [Find] returns it
+	Dir     string       `json:"dir"`   // the snapshot's folder
+	Model   string       `json:"model"` // what [Find] returns: Dir, or the GGUF file in it
 	Fetched int64        `json:"fetched_bytes"`
 	Size    int64        `json:"bytes"`
 	Files   []PulledFile `json:"files"`
@@ -85,11 +87,11 @@ type PulledFile struct {
 // the next call. Offline, it returns what is cached.
 func (c *Client) Pull(ctx context.Context, ref Ref, o PullOptions) (*Pulled, error) {
 	if c.Offline {
-		dir, err := c.Find(ref)
+		dir, file, err := c.find(ref)
 		if err != nil {
 			return nil, fmt.Errorf("pull %s offline (HF_HUB_OFFLINE is set): %w", ref, err)
 		}
-		p := &Pulled{Ref: ref, Repo: ref.Repo(), Commit: filepath.Base(dir), Dir: dir}
+		p := &Pulled{Ref: ref, Repo: ref.Repo(), Commit: filepath.Base(dir), Dir: dir, Model: cmp.Or(file, dir)}
 		if err := p.list(); err != nil {
 			return nil, fmt.Errorf("pull %s offline: %w", ref, err)
 		}
@@ -173,6 +175,10 @@ func (c *Client) pull(ctx context.Context, ref Ref, o PullOptions) (*Pulled, err
 		return nil, err
 	}
 	j.s = s
+	gguf := s.wantsGGUF(&o)
+	if gguf && c.GGUFDir != "" {
+		j.repo = repoIn(c.GGUFDir, ref)
+	}
 	var index []byte
 	if needsIndex(s, &o) {
 		if index, err = j.index(ctx); err != nil {
@@ -192,6 +198,14 @@ func (c *Client) pull(ctx context.Context, ref Ref, o PullOptions) (*Pulled, err
 		}
 	}
 	p := &Pulled{Ref: ref, Repo: ref.Repo(), Commit: s.Commit, Dir: j.repo.snapshot(s.Commit), Fetched: j.fetched, Files: j.files}
+	p.Model = p.Dir
+	if gguf {
+		names, err := SelectGGUF(s.names(), ref.Tag)
+		if err != nil {
+			return nil, err
+		}
+		p.Model = filepath.Join(p.Dir, filepath.FromSlash(names[0]))
+	}
 	for _, f := range p.Files {
 		p.Size += f.Size
 	}

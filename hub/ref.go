@@ -12,14 +12,37 @@ type Ref struct {
 
 	// Revision is a branch, a tag or a full commit hash; "" means main.
 	Revision string
+
+	// Tag asks for a GGUF file, such as Q4_K_M, see SelectGGUF; "" is the checkpoint or,
+	// in a repository of GGUF files only, the usual one.
+	Tag string
 }
 
-// ParseRef reads OWNER/NAME or OWNER/NAME@REVISION.
+// ParseRef reads OWNER/NAME, OWNER/NAME@REVISION, and either with :TAG at the end.
 func ParseRef(s string) (Ref, error) {
-	repo, rev, hasRev := strings.Cut(s, "@")
+	name, tag, hasTag := s, "", false
+	if i := strings.LastIndexByte(s, ':'); i >= 0 {
+		name, tag, hasTag = s[:i], s[i+1:], true
+	}
+	r, err := parseRepo(name, s)
+	if err == nil && hasTag {
+		r.Tag = tag
+		if err = checkPart(tag); err != nil {
+			err = fmt.Errorf("hub name %q: tag %w", s, err)
+		}
+	}
+	if err != nil {
+		return Ref{}, err
+	}
+	return r, nil
+}
+
+// parseRepo reads OWNER/NAME or OWNER/NAME@REVISION, of the name s.
+func parseRepo(repo, s string) (Ref, error) {
+	repo, rev, hasRev := strings.Cut(repo, "@")
 	owner, name, ok := strings.Cut(repo, "/")
 	if !ok {
-		return Ref{}, fmt.Errorf("hub name %q: expected OWNER/NAME or OWNER/NAME@REVISION", s)
+		return Ref{}, fmt.Errorf("hub name %q: expected OWNER/NAME[@REVISION][:TAG]", s)
 	}
 	for _, part := range []string{owner, name} {
 		if err := checkPart(part); err != nil {
@@ -83,10 +106,14 @@ func (r Ref) Repo() string { return r.Owner + "/" + r.Name }
 
 // String returns the name in the form that ParseRef reads.
 func (r Ref) String() string {
-	if r.Revision == "" {
-		return r.Repo()
+	s := r.Repo()
+	if r.Revision != "" {
+		s += "@" + r.Revision
 	}
-	return r.Repo() + "@" + r.Revision
+	if r.Tag != "" {
+		s += ":" + r.Tag
+	}
+	return s
 }
 
 func (r Ref) revision() string {

@@ -63,8 +63,25 @@ func choose(s *Snapshot, o *PullOptions, index []byte) ([]*File, error) {
 // needsIndex reports whether the choice depends on the weights' index: not beside a
 // single file of weights, which goes before it (see safetensors.OpenCheckpoint).
 func needsIndex(s *Snapshot, o *PullOptions) bool {
+	if s.wantsGGUF(o) {
+		return false
+	}
 	single := s.file(singleWeights) != nil && !matches(o.Exclude, singleWeights)
 	return len(o.Include) == 0 && !single && s.file(weightsIndex) != nil && !matches(o.Exclude, weightsIndex)
+}
+
+// wantsGGUF reports whether the choice is a GGUF file: one is asked for, or there is
+// nothing else.
+func (s *Snapshot) wantsGGUF(o *PullOptions) bool {
+	return len(o.Include) == 0 && (s.Ref.Tag != "" || ggufOnly(s.names()))
+}
+
+func (s *Snapshot) names() []string {
+	names := make([]string, len(s.Files))
+	for i, f := range s.Files {
+		names[i] = f.Name
+	}
+	return names
 }
 
 func (s *Snapshot) file(name string) *File {
@@ -82,6 +99,13 @@ func (s *Snapshot) defaults(o *PullOptions, index []byte) (func(name string) boo
 		return func(name string) bool { return matches(o.Include, name) }, nil
 	}
 	names := make(map[string]bool)
+	if s.wantsGGUF(o) {
+		files, err := SelectGGUF(s.names(), s.Ref.Tag)
+		for _, n := range files {
+			names[n] = true
+		}
+		return func(name string) bool { return names[name] }, err
+	}
 	for _, n := range needed {
 		names[n] = true
 	}
