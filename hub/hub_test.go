@@ -339,7 +339,7 @@ func TestPullSelection(t *testing.T) {
 		{name: "bad pattern", o: PullOptions{Include: []string{"[a"}}, err: "syntax error in pattern"},
 		{name: "nothing", o: PullOptions{Include: []string{"*.xyz"}}, err: "none of the repository's 16 files"},
 		{name: "shard missing", drop: []string{"model-00002-of-00002.safetensors"}, err: `names "model-00002-of-00002.safetensors", which the repository does not have`},
-		{name: "no safetensors", drop: []string{"model.safetensors.index.json"}, err: "no weights in the safetensors layout: found consolidated.safetensors, model-00001-of-00002.safetensors, model-00002-of-00002.safetensors …"},
+		{name: "no safetensors", drop: []string{"model.safetensors.index.json", "model-q4.gguf"}, err: "no weights in the safetensors layout: found consolidated.safetensors, model-00001-of-00002.safetensors, model-00002-of-00002.safetensors …"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			f := maps.Clone(files)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"strings"
@@ -21,10 +22,24 @@ import (
 // store them in another order. Config and tokenizer are read from the metadata as if it
 // were the text files of a checkpoint folder.
 
-// IsGGUF reports whether a checkpoint is a GGUF file and not a folder.
+// IsGGUF reports whether a checkpoint is a GGUF file and not a folder. Files that other
+// programs keep under their hash have no extension and are known by their first bytes.
 func IsGGUF(path string) bool {
 	info, err := os.Stat(path)
-	return err == nil && info.Mode().IsRegular() && strings.HasSuffix(path, ".gguf")
+	if err != nil || !info.Mode().IsRegular() {
+		return false
+	}
+	if strings.HasSuffix(path, ".gguf") {
+		return true
+	}
+	f, err := inputfile.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	magic := make([]byte, 4)
+	_, err = io.ReadFull(f, magic)
+	return err == nil && string(magic) == "GGUF"
 }
 
 // Files returns the text files of the checkpoint at path, a folder or a GGUF file:

@@ -37,7 +37,11 @@ func (c *convertCmd) Run(e *env) error {
 	}
 	line := e.progress()
 	defer line.clear()
-	r, err := convert.GGUF(e.ctx, c.File, c.Out, convert.Options{
+	file, err := resolveModel(c.File)
+	if err != nil {
+		return err
+	}
+	r, err := convert.GGUF(e.ctx, file, c.Out, convert.Options{
 		Type: map[string]tensor.Type{"auto": 0, "bf16": tensor.BF16, "f32": tensor.F32}[c.Type], ShardBytes: int64(c.Max),
 		Progress: func(done, total int64) {
 			line.show("converting: %s of %s", report.Bytes(done), report.Bytes(total))

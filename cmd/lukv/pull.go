@@ -9,7 +9,7 @@ import (
 )
 
 type pullCmd struct {
-	Name     string   `arg:"" placeholder:"OWNER/NAME" help:"Model on the hub: OWNER/NAME or OWNER/NAME@REVISION."`
+	Name     string   `arg:"" placeholder:"OWNER/NAME" help:"Model on the hub: OWNER/NAME, with @REVISION and, for a GGUF file, :TAG."`
 	Include  []string `sep:"none" placeholder:"PATTERN" help:"Download the files that match instead of those needed here, such as '*.json' or 'original/'. May be repeated."`
 	Exclude  []string `sep:"none" placeholder:"PATTERN" help:"Leave out files that match. May be repeated."`
 	Parallel int      `default:"4" placeholder:"N" help:"Files downloaded at once (default ${default})."`
@@ -18,9 +18,11 @@ type pullCmd struct {
 }
 
 func (pullCmd) Help() string {
-	return `Downloads config, tokenizer, chat template and safetensors weights into the cache that the Python tools use, and prints the folder. Whatever is there already is not fetched again; an interrupted download is continued. Every file is checked against the hash that the hub lists. Afterwards the name can stand wherever a command takes a MODEL.
+	return `Downloads config, tokenizer, chat template and safetensors weights into the cache that the Python tools use, and prints the folder. What is already there is not downloaded again; an interrupted download is continued. Every file is checked against the hash that the hub lists. Afterwards, use the name wherever a command takes a MODEL.
 
-HF_HOME and HF_HUB_CACHE say where the cache is, HF_ENDPOINT which hub is asked, HF_TOKEN is the access token, HF_HUB_OFFLINE forbids the network.
+OWNER/NAME:TAG downloads one GGUF file, such as Q4_K_M, and prints its path; in a repository that has GGUF files only, the tag may be left out. Tags and cache are those of llama.cpp's -hf, so either program opens what the other has downloaded.
+
+HF_HOME and HF_HUB_CACHE say where the cache is, HF_ENDPOINT which hub is asked, HF_TOKEN is the access token, HF_HUB_OFFLINE forbids the network. LLAMA_CACHE, if set, is the cache of GGUF files.
 
 Examples:
 
@@ -29,6 +31,8 @@ Examples:
   lukv pull Qwen/Qwen2.5-0.5B-Instruct --verify
 
   lukv pull mistralai/Mistral-7B-Instruct-v0.3@main --exclude tokenizer.model
+
+  lukv pull Qwen/Qwen2.5-0.5B-Instruct-GGUF:Q8_0
 
   lukv chat Qwen/Qwen2.5-0.5B-Instruct`
 }
@@ -68,7 +72,7 @@ func (c *pullCmd) Run(e *env) error {
 			e.note("%s did not have its hash and was fetched again", f.Name)
 		}
 	}
-	_, err = fmt.Fprintln(e.out, got.Dir)
+	_, err = fmt.Fprintln(e.out, got.Model)
 	return err
 }
 

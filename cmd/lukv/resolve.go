@@ -1,10 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"strings"
 
 	"github.com/lukv/lukv/hub"
 	"github.com/lukv/lukv/model"
@@ -12,13 +15,17 @@ import (
 	"github.com/lukv/lukv/tokenizer"
 )
 
-// resolveModel finds a checkpoint: a folder or a GGUF file of that name, or else a folder
-// in the hub's cache. It does not use the network.
-func resolveModel(name string) (dir string, err error) {
+// resolveModel finds the checkpoint that a command line calls name, a folder or a GGUF
+// file: at that path, in the hub's cache, or among what ollama has pulled. It does not use
+// the network.
+func resolveModel(name string) (path string, err error) {
+	if rest, ok := strings.CutPrefix(name, hub.OllamaPrefix); ok {
+		return hub.FindOllama(rest)
+	}
 	info, err := os.Stat(name)
 	switch {
 	case err == nil && info.IsDir():
-		return name, nil
+		return findInFolder(name)
 	case model.IsGGUF(name):
 		return name, nil
 	case err == nil:
@@ -27,13 +34,26 @@ func resolveModel(name string) (dir string, err error) {
 		return "", fmt.Errorf("model %s: %w", name, errors.Unwrap(err))
 	}
 	if _, err := hub.ParseRef(name); err != nil {
-		return "", fmt.Errorf("model %s: no such folder, and not a hub name (expected a checkpoint folder, OWNER/NAME[@REVISION] or %s)", name, builtin.Name)
+		return "", fmt.Errorf("model %s: no such folder, and not a hub name (expected a checkpoint folder, a GGUF file, OWNER/NAME[@REVISION][:TAG], %sNAME[:TAG] or %s)", name, hub.OllamaPrefix, builtin.Name)
 	}
-	dir, err = hub.Find(name)
+	path, err = hub.Find(name)
 	if errors.Is(err, hub.ErrNotCached) {
 		return "", fmt.Errorf("model %s: no such folder; %w: lukv pull %s", name, err, name)
 	}
-	return dir, err
+	return path, err
+}
+
+// findInFolder returns the GGUF file in a folder that another program, such as LM Studio,
+// keeps for one model, and the folder itself if it is a checkpoint.
+func findInFolder(dir string) (string, error) {
+	if _, err := os.Stat(filepath.Join(dir, "config.json")); err == nil {
+		return dir, nil
+	}
+	file, err := hub.FolderGGUF(dir, "")
+	if err != nil {
+		return "", fmt.Errorf("model %s: %w", dir, err)
+	}
+	return cmp.Or(file, dir), nil
 }
 
 // modelFiles returns the files of the checkpoint that a command line calls name.

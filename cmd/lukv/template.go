@@ -12,7 +12,7 @@ import (
 )
 
 type templateCmd struct {
-	Model string `arg:"" help:"Checkpoint folder, hub name in the cache, or builtin."`
+	Model string `arg:"" help:"Checkpoint folder, GGUF file, hub name in the cache, or builtin."`
 
 	User     []string `short:"u" sep:"none" placeholder:"TEXT" help:"A message of the user. May be repeated: what --messages has comes first."`
 	System   string   `short:"s" placeholder:"TEXT" help:"A system message in front."`

@@ -11,7 +11,7 @@ import (
 )
 
 type tokenizeCmd struct {
-	Model string `arg:"" help:"Checkpoint folder, hub name in the cache, vocabulary file, or builtin."`
+	Model string `arg:"" help:"Checkpoint folder, GGUF file, hub name in the cache, vocabulary file, or builtin."`
 	Text  string `arg:"" optional:"" help:"The text, or with --decode the ids; without it, standard input is read."`
 
 	AddSpecial    bool `help:"Add the special tokens that the checkpoint puts around a text."`
