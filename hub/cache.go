@@ -31,7 +31,7 @@ func Find(name string) (path string, err error) {
 
 // Find returns the snapshot folder of a cached model: that of the commit to which the
 // revision referred when it was last pulled. With a tag, and if the folder has GGUF files
-// only, it returns the file that SelectGGUF chooses, of several parts the first. It does
+// only, it returns a GGUF file, of several parts the first. It does
 // not use the network. A name that is not cached gives ErrNotCached.
 func (c *Client) Find(ref Ref) (path string, err error) {
 	dir, file, err := c.find(ref)

@@ -9,9 +9,12 @@
 //
 // # GGUF
 //
-// OWNER/NAME:TAG names a GGUF file by the rules of llama.cpp, see [SelectGGUF]; the cache is
-// the same, so that either program opens what the other has fetched. [FindOllama] finds
-// what ollama has pulled.
+// OWNER/NAME:TAG names a GGUF file by the rules of llama.cpp's -hf: the tag is found, in
+// any case, before a point or a hyphen anywhere in the path of a file, and the first file
+// in the order of the listing counts. Without a tag, a repository that has only GGUF
+// files gives Q4_K_M, else Q8_0, else its first model. A model in several files counts as
+// its first one. The cache is the same, so that either program opens what the other has
+// downloaded. [FindOllama] finds what ollama has pulled.
 //
 // # Cache
 //

@@ -26,12 +26,12 @@ var splitName = regexp.MustCompile(`^(.*)-([0-9]{5})-of-([0-9]{5})\.gguf$`)
 // maxParts bounds the parts of a model.
 const maxParts = 10_000
 
-// SelectGGUF returns which of the files of a repository or folder are the model that a
+// selectGGUF returns which of the files of a repository or folder are the model that a
 // tag asks for: one GGUF file, or all parts of one, in order. The rules are those of
 // llama.cpp's -hf: the tag is found, in any case, before a point or a hyphen anywhere in
 // the path, and the first file in the order of names counts. Without a tag, Q4_K_M is
 // taken, else Q8_0, else the first model. An error lists the tags that there are.
-func SelectGGUF(names []string, tag string) ([]string, error) {
+func selectGGUF(names []string, tag string) ([]string, error) {
 	models := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !isModel(name) })
 	if len(models) == 0 {
 		return nil, fmt.Errorf("found no GGUF model")
@@ -106,8 +106,8 @@ func ggufTags(models []string) []string {
 	return tags
 }
 
-// FolderGGUF returns the GGUF file of a folder by the rules of [SelectGGUF], the first of
-// several parts. It returns "" if the folder is a checkpoint of another kind: if, without
+// FolderGGUF returns the GGUF file of a folder by the rules of the package documentation,
+// the first of several parts. It returns "" if the folder is a checkpoint of another kind: if, without
 // a tag, it has weights in the safetensors layout or no GGUF file.
 func FolderGGUF(dir, tag string) (string, error) {
 	names, err := folderNames(dir)
@@ -117,7 +117,7 @@ func FolderGGUF(dir, tag string) (string, error) {
 	if tag == "" && !ggufOnly(names) {
 		return "", nil
 	}
-	files, err := SelectGGUF(names, tag)
+	files, err := selectGGUF(names, tag)
 	if err != nil {
 		return "", err
 	}

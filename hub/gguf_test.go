@@ -30,26 +30,26 @@ func TestSelectGGUF(t *testing.T) {
 		"Q4_K_XL": {"UD-Q4_K_XL/m-UD-Q4_K_XL-00001-of-00003.gguf", "UD-Q4_K_XL/m-UD-Q4_K_XL-00002-of-00003.gguf", "UD-Q4_K_XL/m-UD-Q4_K_XL-00003-of-00003.gguf"},
 		"K_M":     {"m-Q3_K_M.gguf"}, // anywhere before a point or a hyphen
 	} {
-		got, err := SelectGGUF(names, tag)
+		got, err := selectGGUF(names, tag)
 		require.NoError(t, err, tag)
 		assert.Equal(t, want, got, tag)
 	}
-	_, err := SelectGGUF(names, "Q5_K_M")
+	_, err := selectGGUF(names, "Q5_K_M")
 	require.ErrorContains(t, err, `with the tag "Q5_K_M", expected one of BF16, Q4_K_XL, Q3_K_M, Q4_K_M, Q8_0, IQ2_M`)
-	_, err = SelectGGUF(names, "F16")
+	_, err = selectGGUF(names, "F16")
 	require.NoError(t, err, "BF16 contains F16")
-	_, err = SelectGGUF(names[:6], "")
+	_, err = selectGGUF(names[:6], "")
 	require.ErrorContains(t, err, "found no GGUF model")
-	_, err = SelectGGUF([]string{"a-00001-of-00003.gguf", "a-00003-of-00003.gguf"}, "")
+	_, err = selectGGUF([]string{"a-00001-of-00003.gguf", "a-00003-of-00003.gguf"}, "")
 	require.ErrorContains(t, err, "part 2 of 3, a-00002-of-00003.gguf, is missing")
-	_, err = SelectGGUF([]string{"a-00001-of-00000.gguf"}, "")
+	_, err = selectGGUF([]string{"a-00001-of-00000.gguf"}, "")
 	require.ErrorContains(t, err, "0 parts")
 
 	// Without a tag: Q8_0 where there is no Q4_K_M, else the first.
-	got, err := SelectGGUF([]string{"a-Q2_K.gguf", "a-Q8_0.gguf"}, "")
+	got, err := selectGGUF([]string{"a-Q2_K.gguf", "a-Q8_0.gguf"}, "")
 	require.NoError(t, err)
 	assert.Equal(t, []string{"a-Q8_0.gguf"}, got)
-	got, err = SelectGGUF([]string{"a-Q2_K.gguf", "a-Q3_K.gguf"}, "")
+	got, err = selectGGUF([]string{"a-Q2_K.gguf", "a-Q3_K.gguf"}, "")
 	require.NoError(t, err)
 	assert.Equal(t, []string{"a-Q2_K.gguf"}, got)
 }

@@ -200,7 +200,7 @@ func (c *Client) pull(ctx context.Context, ref Ref, o PullOptions) (*Pulled, err
 	p := &Pulled{Ref: ref, Repo: ref.Repo(), Commit: s.Commit, Dir: j.repo.snapshot(s.Commit), Fetched: j.fetched, Files: j.files}
 	p.Model = p.Dir
 	if gguf {
-		names, err := SelectGGUF(s.names(), ref.Tag)
+		names, err := selectGGUF(s.names(), ref.Tag)
 		if err != nil {
 			return nil, err
 		}

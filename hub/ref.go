@@ -13,7 +13,7 @@ type Ref struct {
 	// Revision is a branch, a tag or a full commit hash; "" means main.
 	Revision string
 
-	// Tag asks for a GGUF file, such as Q4_K_M, see SelectGGUF; "" is the checkpoint or,
+	// Tag asks for a GGUF file, such as Q4_K_M; "" is the checkpoint or,
 	// in a repository of GGUF files only, the usual one.
 	Tag string
 }

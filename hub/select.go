@@ -100,7 +100,7 @@ func (s *Snapshot) defaults(o *PullOptions, index []byte) (func(name string) boo
 	}
 	names := make(map[string]bool)
 	if s.wantsGGUF(o) {
-		files, err := SelectGGUF(s.names(), s.Ref.Tag)
+		files, err := selectGGUF(s.names(), s.Ref.Tag)
 		for _, n := range files {
 			names[n] = true
 		}
