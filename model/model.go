@@ -99,6 +99,11 @@ func open(ctx context.Context, source fs.FS, cfg *Config, w *Weights, opts []Opt
 		return nil, fmt.Errorf("open model: %w", err)
 	}
 	m.source = source
+	if len(m.eos) == 0 { // some checkpoints name it in tokenizer_config.json alone
+		if tok, err := m.Tokenizer(); err == nil && tok.EOS() >= 0 && int(tok.EOS()) < cfg.Vocab {
+			m.eos = []int32{tok.EOS()}
+		}
+	}
 	return m, nil
 }
 
