@@ -102,8 +102,14 @@ func Open(dir string) (*Tokenizer, error) {
 	return t, nil
 }
 
-// Load is [Open] for a folder in any file system.
+// Load is [Open] for a folder in any file system. A file system with a method Tokenizer
+// that returns one has it in place of files.
 func Load(fsys fs.FS) (*Tokenizer, error) {
+	if made, ok := fsys.(interface{ Tokenizer() *Tokenizer }); ok {
+		if t := made.Tokenizer(); t != nil {
+			return t, nil
+		}
+	}
 	for _, f := range files {
 		if _, err := fs.Stat(fsys, f.name); err == nil {
 			return loadFile(fsys, f.name)

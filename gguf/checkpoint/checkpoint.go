@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/lukv/lukv/gguf"
+	"github.com/lukv/lukv/tokenizer"
 )
 
 // ErrUnsupported says that a file is sound but holds a model of a kind that is not known
@@ -31,6 +32,10 @@ var Names = []string{configName, generationName, tokenizerName, tokenizerConfigN
 type Options struct {
 	// Type is the element type that config.json declares; the default is "bfloat16".
 	Type string
+
+	// Text asks for the vocabulary as tokenizer.json. Without it, the file system has no
+	// such file but the tokenizer itself, as tokenizer.Load knows it.
+	Text bool
 
 	// Llama3 states the frequencies' divisors as parameters of Llama 3's scaling where
 	// those reproduce them, as published configs do. Without it, and otherwise, they are
@@ -55,7 +60,7 @@ func Files(f *gguf.File, o Options) (fs.FS, error) {
 	if err != nil {
 		return nil, err
 	}
-	tokenizer, config, err := v.tokenizer(s, c.integer("max_position_embeddings"))
+	config, err := v.config(s, c.integer("max_position_embeddings"))
 	if err != nil {
 		return nil, err
 	}
@@ -63,15 +68,23 @@ func Files(f *gguf.File, o Options) (fs.FS, error) {
 	if err != nil {
 		return nil, err
 	}
-	files := folder{}
-	for name, x := range map[string]any{
-		configName: c, generationName: g, tokenizerName: tokenizer, tokenizerConfigName: config,
-	} {
-		b, err := text(x)
-		if err != nil {
+	texts := map[string]any{configName: c, generationName: g, tokenizerConfigName: config}
+	files := folder{texts: map[string][]byte{}}
+	if o.Text {
+		texts[tokenizerName], err = v.tokenizer(s)
+	} else {
+		files.tokenizer, err = tokenizer.FromGGUF(f)
+	}
+	if errors.Is(err, errors.ErrUnsupported) && !errors.Is(err, ErrUnsupported) {
+		err = fmt.Errorf("%w: %w", ErrUnsupported, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	for name, x := range texts {
+		if files.texts[name], err = text(x); err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
-		files[name] = b
 	}
 	return files, nil
 }

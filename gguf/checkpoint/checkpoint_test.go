@@ -71,6 +71,7 @@ var fourRows = map[string][]float32{"token_embd.weight": make([]float32, 4*64)}
 
 // config returns config.json of a file.
 func config(t *testing.T, g *gguf.File, o Options) map[string]any {
+	o.Text = true
 	files, err := Files(g, o)
 	require.NoError(t, err)
 	for _, name := range Names {
@@ -108,7 +109,7 @@ func TestArchitectures(t *testing.T) {
 			for key, value := range c.set {
 				f[arch+"."+key] = value
 			}
-			got := config(t, f.open(t, fourRows), Options{})
+			got := config(t, f.open(t, fourRows), Options{Text: true})
 			for key, want := range c.want {
 				require.Equal(t, want, got[key], key)
 			}
@@ -131,9 +132,9 @@ func TestArchitectures(t *testing.T) {
 func TestLlamaKinds(t *testing.T) {
 	f := small("llama")
 	f["llama.attention.sliding_window"] = uint32(64)
-	require.Equal(t, "mistral", config(t, f.open(t, fourRows), Options{})["model_type"])
+	require.Equal(t, "mistral", config(t, f.open(t, fourRows), Options{Text: true})["model_type"])
 	f["llama.expert_count"], f["llama.expert_used_count"] = uint32(8), uint32(2)
-	c := config(t, f.open(t, fourRows), Options{})
+	c := config(t, f.open(t, fourRows), Options{Text: true})
 	require.Equal(t, "mixtral", c["model_type"])
 	require.Equal(t, 8.0, c["num_local_experts"])
 	require.Equal(t, 64.0, c["sliding_window"])
@@ -143,7 +144,7 @@ func TestLlamaKinds(t *testing.T) {
 func TestSampling(t *testing.T) {
 	f := small("qwen3")
 	f["general.sampling.temp"], f["general.sampling.top_k"], f["general.sampling.top_p"] = float32(0.6), int32(20), float32(0.95)
-	files, err := Files(f.open(t, fourRows), Options{})
+	files, err := Files(f.open(t, fourRows), Options{Text: true})
 	require.NoError(t, err)
 	text, err := fs.ReadFile(files, "generation_config.json")
 	require.NoError(t, err)
@@ -164,16 +165,16 @@ func TestRefuses(t *testing.T) {
 	} {
 		f := small("llama")
 		maps.Copy(f, set)
-		_, err := Files(f.open(t, fourRows), Options{})
+		_, err := Files(f.open(t, fourRows), Options{Text: true})
 		require.ErrorContains(t, err, want)
 	}
 	f := small("granite")
 	f["granite.logit_scale"] = float32(0)
-	_, err := Files(f.open(t, fourRows), Options{})
+	_, err := Files(f.open(t, fourRows), Options{Text: true})
 	require.ErrorContains(t, err, `"granite.logit_scale": found 0`)
-	_, err = Files(small("llama").open(t, nil), Options{})
+	_, err = Files(small("llama").open(t, nil), Options{Text: true})
 	require.ErrorContains(t, err, "token_embd.weight")
-	_, err = Files(small("llama").open(t, map[string][]float32{"token_embd.weight": fourRows["token_embd.weight"], "rope_freqs.weight": make([]float32, 7)}), Options{})
+	_, err = Files(small("llama").open(t, map[string][]float32{"token_embd.weight": fourRows["token_embd.weight"], "rope_freqs.weight": make([]float32, 7)}), Options{Text: true})
 	require.ErrorContains(t, err, "rope_freqs.weight")
 }
 
@@ -246,7 +247,11 @@ func TestPretokenizerNames(t *testing.T) {
 		require.NoError(t, err)
 		s, err := v.special()
 		require.NoError(t, err)
-		return v.tokenizer(s, 2048)
+		if tok, err = v.tokenizer(s); err != nil {
+			return nil, nil, err
+		}
+		cfg, err = v.config(s, 2048)
+		return tok, cfg, err
 	}
 	for name, same := range map[string]string{
 		"llama3": "llama-bpe", "llama-v3": "llama-bpe", "midm-2.0": "llama-bpe", "deepseek-r1-qwen": "qwen2", "trillion": "gpt-2",
@@ -263,13 +268,12 @@ func TestPretokenizerNames(t *testing.T) {
 	llama, _, err := made("llama-bpe")
 	require.NoError(t, err)
 	require.NotNil(t, llama["post_processor"])
-	tok, cfg, err := made("smaug-bpe")
+	tok, _, err := made("smaug-bpe")
 	require.NoError(t, err)
 	require.Equal(t, llama["pre_tokenizer"], tok["pre_tokenizer"])
 	require.Equal(t, true, llama["model"].(part)["ignore_merges"])
 	require.Equal(t, false, tok["model"].(part)["ignore_merges"])
 	require.Nil(t, tok["post_processor"])
-	require.Equal(t, false, cfg["add_bos_token"])
 
 	for _, name := range []string{"default", "kimi-k2", "pixtral", ""} {
 		_, _, err := made(name)
@@ -300,7 +304,7 @@ func TestSentencePiece(t *testing.T) {
 		"tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": kinds, "tokenizer.ggml.scores": scores,
 		"tokenizer.ggml.bos_token_id": uint32(1), "tokenizer.ggml.eos_token_id": uint32(2), "tokenizer.ggml.unknown_token_id": uint32(0),
 	})
-	files, err := Files(f.open(t, map[string][]float32{"token_embd.weight": make([]float32, 64*len(tokens))}), Options{})
+	files, err := Files(f.open(t, map[string][]float32{"token_embd.weight": make([]float32, 64*len(tokens))}), Options{Text: true})
 	require.NoError(t, err)
 	tok, err := tokenizer.Load(files)
 	require.NoError(t, err)

@@ -4,13 +4,21 @@ import (
 	"bytes"
 	"io/fs"
 	"time"
+
+	"github.com/lukv/lukv/tokenizer"
 )
 
-// folder is a file system of files in memory, without further folders.
-type folder map[string][]byte
+// folder is a file system of files in memory, without further folders, that may have a
+// tokenizer in place of its files.
+type folder struct {
+	texts     map[string][]byte
+	tokenizer *tokenizer.Tokenizer // nil: in the files
+}
+
+func (f folder) Tokenizer() *tokenizer.Tokenizer { return f.tokenizer }
 
 func (f folder) Open(name string) (fs.File, error) {
-	text, ok := f[name]
+	text, ok := f.texts[name]
 	if !ok {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
 	}
@@ -18,7 +26,7 @@ func (f folder) Open(name string) (fs.File, error) {
 }
 
 func (f folder) ReadFile(name string) ([]byte, error) {
-	text, ok := f[name]
+	text, ok := f.texts[name]
 	if !ok {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
 	}

@@ -109,11 +109,11 @@ func (v *vocabulary) special() (s special, err error) {
 	return s, nil
 }
 
-// tokenizer makes tokenizer.json and tokenizer_config.json.
-func (v *vocabulary) tokenizer(s special, maxPositions int) (file, config part, err error) {
+// tokenizer makes tokenizer.json.
+func (v *vocabulary) tokenizer(s special) (file part, err error) {
 	kind, err := v.f.Text(ggml + "model")
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	var bos bool
 	switch kind {
@@ -126,14 +126,14 @@ func (v *vocabulary) tokenizer(s special, maxPositions int) (file, config part, 
 		err = fmt.Errorf("key %q: %q, expected gpt2 or llama: %w", ggml+"model", kind, ErrUnsupported)
 	}
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if bos, err = v.flag("add_bos_token", bos); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	eos, err := v.flag("add_eos_token", false)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	bos, eos = bos && s.bos >= 0, eos && s.eos >= 0
 	if bos || eos {
@@ -141,21 +141,57 @@ func (v *vocabulary) tokenizer(s special, maxPositions int) (file, config part, 
 	}
 	file["version"], file["truncation"], file["padding"] = "1.0", nil, nil
 	file["added_tokens"] = v.added()
-	config = part{
-		"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": false,
-		"model_max_length": maxPositions, "add_bos_token": bos, "add_eos_token": eos,
+	return file, nil
+}
+
+// config makes tokenizer_config.json.
+func (v *vocabulary) config(s special, maxPositions int) (part, error) {
+	config := part{
+		"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": false, "model_max_length": maxPositions,
 	}
 	for name, id := range map[string]int{"bos_token": s.bos, "eos_token": s.eos, "unk_token": s.unknown, "pad_token": s.pad} {
 		if id >= 0 {
 			config[name] = v.tokens[id]
 		}
 	}
-	if v.f.Has("tokenizer.chat_template") {
-		if config["chat_template"], err = v.f.Text("tokenizer.chat_template"); err != nil {
-			return nil, nil, err
+	template, err := v.templates()
+	if template != nil {
+		config["chat_template"] = template
+	}
+	return config, err
+}
+
+const templateKey = "tokenizer.chat_template" // with ".NAME" for a named one
+
+// templates returns the chat template, nil if there is none, or if there are named ones a list of all.
+func (v *vocabulary) templates() (any, error) {
+	if !v.f.Has(templateKey) {
+		return nil, nil
+	}
+	text, err := v.f.Text(templateKey)
+	if err != nil {
+		return nil, err
+	}
+	names := []string{"tool_use"}
+	if v.f.Has("tokenizer.chat_templates") {
+		if names, err = v.f.Texts("tokenizer.chat_templates"); err != nil {
+			return nil, err
 		}
 	}
-	return file, config, nil
+	list := []part{{"name": "default", "template": text}}
+	for _, name := range names {
+		if key := templateKey + "." + name; v.f.Has(key) {
+			text, err := v.f.Text(key)
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, part{"name": name, "template": text})
+		}
+	}
+	if len(list) == 1 {
+		return text, nil
+	}
+	return list, nil
 }
 
 // around puts tokens before and after a text.

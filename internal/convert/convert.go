@@ -116,7 +116,7 @@ func convert(ctx context.Context, f *gguf.File, path, out string, o Options) (r 
 	if o.Type == tensor.F32 {
 		declared = "float32"
 	}
-	files, err := checkpoint.Files(f, checkpoint.Options{Type: declared, Llama3: true})
+	files, err := checkpoint.Files(f, checkpoint.Options{Type: declared, Text: true, Llama3: true})
 	if err != nil {
 		return nil, err
 	}
