@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// Snapshot is what a hub holds of a repository at one commit.
+// Snapshot lists the files of a repository at one commit.
 type Snapshot struct {
 	Ref    Ref
 	Commit string // hash, 40 or 64 hexadecimal digits
@@ -31,7 +31,7 @@ const (
 	maxSize    = 1 << 50
 )
 
-// Resolve asks the hub which commit the revision refers to and what it holds.
+// Resolve asks the hub which commit the revision refers to and which files it has.
 func (c *Client) Resolve(ctx context.Context, ref Ref) (*Snapshot, error) {
 	s, err := c.resolve(ctx, ref, nil)
 	if err != nil {
@@ -169,7 +169,7 @@ func (c *Client) describe(ctx context.Context, s *Snapshot, f *File, waiting fun
 	})
 }
 
-// isBlobName accepts what is safe as a file name, whatever ETags a mirror sends.
+// isBlobName accepts names that are safe for files, since a mirror may send any ETag.
 func isBlobName(s string) bool {
 	for i := range len(s) {
 		c := s[i]

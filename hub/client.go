@@ -14,13 +14,13 @@ import (
 	"github.com/lukv/lukv/internal/inputfile"
 )
 
-// Errors that callers branch on. They are wrapped with what was attempted.
+// Errors that callers branch on. They are wrapped with a description of the attempt.
 var (
 	// ErrNotFound reports that the hub has no such repository, revision or
 	// file. Without a token, the hub says the same of private repositories.
 	ErrNotFound = errors.New("not found on the hub")
 
-	// ErrAccess reports that the hub refused: there is no token, it is wrong,
+	// ErrAccess reports that the hub refused: the token is missing or wrong,
 	// or its user has not accepted the repository's conditions.
 	ErrAccess = errors.New("access denied by the hub")
 

@@ -16,7 +16,7 @@ import (
 // defaultTags are tried in this order where a name has no tag.
 var defaultTags = []string{"Q4_K_M", "Q8_0"}
 
-// besides are parts of the names of GGUF files that are no models of their own.
+// besides are parts of the names of GGUF files that only accompany a model.
 var besides = []string{"mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-"}
 
 // splitName matches the name of one part of a model in several files: a prefix, the

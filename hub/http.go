@@ -53,7 +53,7 @@ func passing(ctx context.Context, err error) error {
 
 // retry calls try until it succeeds, fails for good, or has failed maxTries times
 // in a row without getting anywhere. Unless waiting is nil, it is told the reason
-// for a long wait between two tries, and "" when the wait is over.
+// for a long wait between two tries, and "" at the end of the wait.
 func (c *Client) retry(ctx context.Context, waiting func(what string), try func() (moved bool, err error)) error {
 	for n := 1; ; n++ {
 		moved, err := try()

@@ -61,7 +61,7 @@ func choose(s *Snapshot, o *PullOptions, index []byte) ([]*File, error) {
 }
 
 // needsIndex reports whether the choice depends on the weights' index: not beside a
-// single file of weights, which goes before it (see safetensors.OpenCheckpoint).
+// single file of weights, which takes precedence (see safetensors.OpenCheckpoint).
 func needsIndex(s *Snapshot, o *PullOptions) bool {
 	if s.wantsGGUF(o) {
 		return false

@@ -162,10 +162,10 @@ func (p *part) transfer(ctx context.Context) (moved bool, err error) {
 	}
 }
 
-// fresh decides what a senseless answer (a rangeError) to a request from offset
-// asked on means: nothing is missing, or the next try begins with the first byte,
-// or, if that was already requested, the server is wrong. So no answer to a range
-// can keep a download from ever finishing. Other errors are returned unchanged.
+// fresh decides how to go on after a senseless answer (a rangeError) to a request from
+// offset asked on: as if nothing were missing, or with a next try from the first byte,
+// or, if that was already requested, with an error. So no answer to a range can keep a
+// download from finishing. Other errors are returned unchanged.
 func (p *part) fresh(asked int64, err error) error {
 	var r *rangeError
 	if !errors.As(err, &r) || asked == 0 {

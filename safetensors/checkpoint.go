@@ -30,8 +30,8 @@ type Checkpoint struct {
 
 // OpenCheckpoint opens the tensors of the model folder dir: the single file
 // model.safetensors if there is one, otherwise by the index
-// model.safetensors.index.json. The order is that of transformers, which leaves an
-// old index behind when it saves a checkpoint as one file in place of a sharded one.
+// model.safetensors.index.json. The order is that of transformers, which does not
+// remove an old index when it saves a checkpoint as one file in place of a sharded one.
 // The index must assign each tensor to a shard inside the folder that actually
 // contains it; tensors that the index does not name are not part of the checkpoint.
 // The caller must close the Checkpoint.

@@ -114,7 +114,7 @@ func (f *File) Close() error {
 	return f.mapping.Close()
 }
 
-// entry is what the header says about one tensor.
+// entry is the description of one tensor in the header.
 type entry struct {
 	name       string
 	typ        tensor.Type

@@ -193,7 +193,7 @@ func appendString(h []byte, s string) ([]byte, error) {
 
 // WriteFile writes a safetensors file to path as Write does. The file appears
 // under its name only when it is complete and on disk, replacing any older one;
-// on failure nothing is left behind and an older file stays. Tensors may be
+// after a failure no new file remains and an older file stays. Tensors may be
 // views of the older file's mapping.
 func WriteFile(path string, tensors []Named, metadata map[string]string) error {
 	err := atomicfile.Write(path, 0o666, func(out io.Writer) error {

@@ -156,7 +156,7 @@ func (f *tokenFinder) cut(s *scratch, cur string, hides func(start, end int) boo
 			if tok.singleWord && besideWord(cur, start, end) {
 				continue
 			}
-			// A white-space token may lie inside what the previous token took.
+			// A white-space token may be inside the text of the previous token.
 			if tok.rstrip {
 				end = trimLeft(cur, max(end, done))
 			}

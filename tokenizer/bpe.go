@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// none is the id that stands for no token.
+// none is the id of no token.
 const none int32 = -1
 
 // bpe is the byte pair encoding shared by all three file formats. Every piece is

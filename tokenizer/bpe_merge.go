@@ -20,7 +20,7 @@ type mergeList struct {
 	// and the slot (low bits); least holds the lowest key of each group of slots.
 	keys       [groups * group]uint64
 	least      [groups]uint64
-	id, to     [groups * group]int32 // what the pair merges to
+	id, to     [groups * group]int32 // the result of merging the pair
 	next, prev [groups * group]uint8
 }
 

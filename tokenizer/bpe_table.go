@@ -104,7 +104,7 @@ func (m *bpe) insertHashed(h uint64, id int32) bool {
 // merge joins two neighbouring symbols into one.
 type merge struct {
 	left, right int32
-	rank        uint32 // the lowest goes first; less than noRank
+	rank        uint32 // the lowest merges first; less than noRank
 	to          int32
 }
 
@@ -255,7 +255,7 @@ func (l *symbolPairs) places(r *symbolPairs) (first, second uint32) {
 // bit is the bit of a symbol in rights and lefts.
 func (s *symbolPairs) bit() uint32 { return s.hash >> 26 }
 
-// find returns the rank of a pair and what it merges to, or noRank. In unpredictable
+// find returns the rank of a pair and the result of merging it, or noRank. In unpredictable
 // text, whether a pair merges is unpredictable too, so there is no branch on it: a pair
 // that certainly does not merge is looked up in slots[0].
 func (t *pairTable) find(left, right int32) (rank uint32, to int32) {

@@ -119,7 +119,7 @@ func (cfg *config) extraTokens() ([]addedToken, error) {
 	for key, e := range cfg.AddedDecoder {
 		id, err := strconv.ParseInt(key, 10, 32)
 		if err != nil || id < 0 {
-			return nil, fmt.Errorf("tokenizer_config.json: added_tokens_decoder: id %q is no token id", key)
+			return nil, fmt.Errorf("tokenizer_config.json: added_tokens_decoder: found the id %q, expected a token id", key)
 		}
 		if err := checkID(id); err != nil {
 			return nil, fmt.Errorf("tokenizer_config.json: added_tokens_decoder: %w", err)

@@ -172,7 +172,7 @@ func (d *StreamDecoder) Write(id int32) string {
 	return d.strip(string(d.buf))
 }
 
-// Flush ends the text and returns what is left of it. The decoder can then be
+// Flush ends the text and returns the rest of it. The decoder can then be
 // used for a new text.
 func (d *StreamDecoder) Flush() string {
 	d.buf = d.buf[:0]

@@ -33,7 +33,7 @@
 // uses, are refused with an error that wraps [errors.ErrUnsupported].
 //
 // Encoding takes O(n log n) time in the length of the text for every vocabulary and
-// text; there is no time limit that could change ids. Split and Replace patterns are
+// text; no time limit can change ids. Split and Replace patterns are
 // matched in linear time, those of published tokenizers by dedicated scanners;
 // patterns that cannot be matched this way (back-references, lookbehind of more than
 // one character, atomic groups of more than a repeated character, repetition of

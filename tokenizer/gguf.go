@@ -62,7 +62,7 @@ func fromGGUF(m Metadata) (*Tokenizer, error) {
 	return t, v.around(t, addBOS)
 }
 
-// ggufVocabulary is what a file says about its tokens.
+// ggufVocabulary holds the tokens of a file and their types.
 type ggufVocabulary struct {
 	m      Metadata
 	tokens []string
@@ -260,7 +260,7 @@ func (v *ggufVocabulary) sentencePiece() (*Tokenizer, error) {
 		}
 		sp.pieces[id] = p
 	}
-	// As in transformers, a blank also goes before a text after a special token.
+	// As in transformers, the text after a special token gets a blank, too.
 	t, err := newSPM(sp, &config{}, true)
 	if err != nil {
 		return nil, err

@@ -240,7 +240,7 @@ func (t *Tokenizer) hfMerges(f hfModel, bytesOnly bool) (int, error) {
 		_, err := r.flush()
 		return err
 	})
-	// What is left in the batch comes before what the error is about.
+	// The rest of the batch comes before the merge that the error is about.
 	if n, failed := r.flush(); failed != nil {
 		return n, failed
 	}

@@ -99,7 +99,7 @@ func hfPreTokenizer(out []preTokenizer, p hfPart) (_ []preTokenizer, bytes bool,
 	case "Sequence":
 		for _, sub := range p.PreTokenizers {
 			if bytes {
-				return nil, false, unsupported("%s behind ByteLevel", sub.Type)
+				return nil, false, unsupported("%s after ByteLevel", sub.Type)
 			}
 			if out, bytes, err = hfPreTokenizer(out, sub); err != nil {
 				return nil, false, err
@@ -220,7 +220,7 @@ func (t *Tokenizer) hfPostProcessor(p hfPart) error {
 			}
 		}
 		if texts != 1 {
-			return fmt.Errorf("type TemplateProcessing: the text stands in the template %d times, expected once", texts)
+			return fmt.Errorf("type TemplateProcessing: found the text %d times in the template, expected once", texts)
 		}
 		t.prefix = append(before, t.prefix...)
 		t.suffix = append(t.suffix, after...)

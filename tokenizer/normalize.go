@@ -17,7 +17,7 @@ type normalizer interface {
 }
 
 // maxGrowth is the largest factor by which normalisation may lengthen a text, not
-// counting what is prepended.
+// counting the prepended text.
 const maxGrowth = 64
 
 // growth returns the largest factor by which replacing the matches of m with text
@@ -356,7 +356,7 @@ func orderMarks(chars []normChar) {
 			i++
 			continue
 		}
-		var places [256]int32 // first the count of each class, then where its next character goes
+		var places [256]int32 // first the count of each class, then the place of its next character
 		j, inOrder := i, true
 		for ; j < len(chars) && chars[j].ccc != 0; j++ {
 			places[chars[j].ccc]++

@@ -36,7 +36,7 @@ const (
 	opMatch                // the end of the pattern or of an opLook
 )
 
-// instr goes on with the next instruction, unless it says otherwise.
+// instr continues with the next instruction, unless it says otherwise.
 type instr struct {
 	op         opcode
 	assert     patternOp
@@ -540,7 +540,7 @@ func (e *patternSearch) lookAhead(s *scratch, in *instr, pc, pos int) bool {
 	return ok
 }
 
-// runEnd returns the end of the run of characters of set that pos lies in.
+// runEnd returns the end of the run of characters of set that contains pos.
 func (e *patternSearch) runEnd(set *charSet, pos int) int {
 	ends, ok := e.ends[set]
 	if !ok {

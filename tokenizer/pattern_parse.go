@@ -49,7 +49,7 @@ type patternNode struct {
 	op         patternOp
 	set        *charSet
 	subs       []*patternNode
-	min, max   int // max is math.MaxInt if there is no bound
+	min, max   int // max is math.MaxInt for no bound
 	lazy       bool
 	possessive bool
 	negated    bool
@@ -171,12 +171,12 @@ func (p *patternParser) repeated() (*patternNode, error) {
 	switch {
 	case p.take("?"):
 		if braces && min == max {
-			return nil, unsupported("? behind a repetition in braces")
+			return nil, unsupported("? after a repetition in braces")
 		}
 		r.lazy = true
 	case p.take("+"):
 		if braces {
-			return nil, unsupported("+ behind a repetition in braces")
+			return nil, unsupported("+ after a repetition in braces")
 		}
 		if n.op != patClass {
 			return nil, unsupported("a possessive repetition of more than one character")
@@ -293,7 +293,7 @@ func (p *patternParser) group() (*patternNode, error) {
 			n = n.subs[0]
 		}
 		if n.op != patClass {
-			return nil, unsupported("looking behind at other than one character")
+			return nil, unsupported("a lookbehind of other than one character")
 		}
 		return &patternNode{op: patBehind, set: n.set, negated: negated}, nil
 	case p.take(">"):
@@ -347,7 +347,7 @@ func (p *patternParser) brackets() (*patternNode, error) {
 				return nil, err
 			}
 			if class != "" || hi < lo {
-				return nil, fmt.Errorf("a range from %q that does not end in a character behind it", lo)
+				return nil, fmt.Errorf("a range from %q that does not end in a later character", lo)
 			}
 		}
 		members.WriteString(classRange(lo, hi))
@@ -452,7 +452,7 @@ func (p *patternParser) character(e rune) (rune, error) {
 		}
 		r, err := strconv.ParseUint(digits, 16, 32)
 		if err != nil || len(digits) > 8 || r > math.MaxInt32 || !utf8.ValidRune(rune(r)) {
-			return 0, fmt.Errorf(`\%c%.10q is no character`, e, digits)
+			return 0, fmt.Errorf(`\%c%.10q is not a character`, e, digits)
 		}
 		return rune(r), nil
 	}

@@ -159,9 +159,9 @@ func TestPatternTime(t *testing.T) {
 func TestPatternRefusals(t *testing.T) {
 	for pattern, want := range map[string]string{
 		`(a)\1`: `\1`, `(?<name>a)`: "(?<na", `(?:a*)*`: "may be empty", `(?:a|)+`: "may be empty",
-		`a**`: "repetition of a repetition", `(?<=ab)c`: "looking behind", `(?<=a+)c`: "looking behind",
+		`a**`: "repetition of a repetition", `(?<=ab)c`: "a lookbehind", `(?<=a+)c`: "a lookbehind",
 		`(?>ab|a)`: "atomic", `(?:ab)++`: "possessive", `[a[b]]`: "brackets inside", `[a&&b]`: "intersections",
-		`\G`: `\G`, `\h`: `\h`, `a{2}+`: "+ behind", `{,3}`: "", `a{,3}`: "lower bound", `\pL`: "braces",
+		`\G`: `\G`, `\h`: `\h`, `a{2}+`: "+ after", `{,3}`: "", `a{,3}`: "lower bound", `\pL`: "braces",
 		`a(?i)b`: "(?i)", `(?#x)`: "(?#x",
 		strings.Repeat("(?:a|b)", 65): "choices", strings.Repeat("(?:ab){1000}", 5): "instructions",
 	} {
@@ -176,7 +176,7 @@ func TestPatternRefusals(t *testing.T) {
 	for pattern, want := range map[string]string{
 		`(a`: "not closed", `a)`: "without an opening", `[a`: "not closed", `[a-`: "not closed", `[]`: "not closed", `*a`: "nothing to repeat",
 		`a\`: "backslash", `[z-a]`: "range", `[a-\d]`: "range", `\p{Nonsense}`: "Nonsense", `a{3,2}`: "bounds",
-		`a{1001}`: "bounds", `a{99999999999999999999}`: "bounds", `\x{110000}`: "no character", `\u12`: "cut off", "\xff": "UTF-8",
+		`a{1001}`: "bounds", `a{99999999999999999999}`: "bounds", `\x{110000}`: "is not a character", `\u12`: "cut off", "\xff": "UTF-8",
 		strings.Repeat("(", 1000) + strings.Repeat(")", 1000): "nested", strings.Repeat("a", maxPatternLen+1): "bytes",
 	} {
 		_, err := compilePattern(pattern)

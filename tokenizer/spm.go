@@ -66,7 +66,7 @@ func eachField(msg []byte, f func(field int, number uint64, data []byte) error) 
 	for at := 0; at < len(msg); {
 		tag, n := binary.Uvarint(msg[at:])
 		if n <= 0 || tag>>3 == 0 || tag>>3 > 1<<29 {
-			return fmt.Errorf("byte %d of %d is no field of a protocol buffer", at, len(msg))
+			return fmt.Errorf("byte %d of %d does not begin a field of a protocol buffer", at, len(msg))
 		}
 		at += n
 		var number uint64
@@ -84,7 +84,7 @@ func eachField(msg []byte, f func(field int, number uint64, data []byte) error) 
 		case 2:
 			length, n := binary.Uvarint(msg[at:])
 			if n <= 0 || length > uint64(len(msg)-at-n) {
-				return fmt.Errorf("field at byte %d of %d goes beyond the end", at, len(msg))
+				return fmt.Errorf("field at byte %d of %d extends beyond the end", at, len(msg))
 			}
 			at += n
 			size = int(length)
@@ -93,7 +93,7 @@ func eachField(msg []byte, f func(field int, number uint64, data []byte) error) 
 			return fmt.Errorf("byte %d of %d: unknown wire type %d", at, len(msg), tag&7)
 		}
 		if size > len(msg)-at {
-			return fmt.Errorf("field at byte %d of %d goes beyond the end", at, len(msg))
+			return fmt.Errorf("field at byte %d of %d extends beyond the end", at, len(msg))
 		}
 		switch tag & 7 {
 		case 1:
@@ -109,7 +109,7 @@ func eachField(msg []byte, f func(field int, number uint64, data []byte) error) 
 	return nil
 }
 
-// spmModel is what a SentencePiece model says: ModelProto.
+// spmModel is a SentencePiece model, ModelProto.
 type spmModel struct {
 	pieces  []spmPiece
 	trainer spmTrainer
@@ -505,7 +505,7 @@ func (m *bpe) rankByScore(pieces []spmPiece) error {
 type spmNormal struct {
 	chars       *charsMap    // nil: characters stay
 	users       *tokenFinder // user-defined pieces stay
-	dummyPrefix bool         // a blank goes in front
+	dummyPrefix bool         // a blank is put before the text
 	trimSpaces  bool         // no blanks at the ends and single ones between words
 	escape      bool         // blanks become spaceMark
 }

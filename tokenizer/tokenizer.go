@@ -33,7 +33,7 @@ type Tokenizer struct {
 	stages      []preTokenizer
 	fast        scanner // the only stage, if a scanner does all its work
 	users       *tokenFinder
-	eachStretch bool // SentencePiece: the prefix goes before every stretch, not only the first
+	eachStretch bool // SentencePiece: every stretch gets the prefix, not only the first
 
 	prefix, suffix []int32 // added by AddSpecial
 

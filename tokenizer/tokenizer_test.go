@@ -146,7 +146,7 @@ func TestRefusals(t *testing.T) {
 		{"unk", `{"model":{"unk_token":"<unk>","vocab":{"a":0}}}`, "<unk>"},
 		{"normalizer", string(minimal(`,"normalizer":{"type":"Precompiled"}`)), "Precompiled"},
 		{"pre-tokenizer", string(minimal(`,"pre_tokenizer":{"type":"UnicodeScripts"}`)), "UnicodeScripts"},
-		{"behind bytes", string(minimal(`,"pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"ByteLevel"},{"type":"Digits"}]}`)), "Digits behind ByteLevel"},
+		{"behind bytes", string(minimal(`,"pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"ByteLevel"},{"type":"Digits"}]}`)), "Digits after ByteLevel"},
 		{"behavior", string(minimal(`,"pre_tokenizer":{"type":"Split","pattern":{"String":"a"},"behavior":"Other"}`)), "Other"},
 		{"no pattern", string(minimal(`,"pre_tokenizer":{"type":"Split","behavior":"Removed"}`)), "no pattern"},
 		{"bad pattern", string(minimal(`,"pre_tokenizer":{"type":"Split","pattern":{"Regex":"(a"},"behavior":"Removed"}`)), "(a"},
@@ -181,8 +181,8 @@ func TestRefusals(t *testing.T) {
 		require.Error(t, err, "%q", data)
 	}
 	for data, want := range map[string]string{
-		"\x0a\x03ab": "goes beyond the end", "\x0a\x7f": "goes beyond the end", "\x0d\x01ab": "goes beyond the end", "\x0b": "wire type 3",
-		"\x4a\x64" + strings.Repeat("x", 100) + "\x4a\x96\x01x": "field at byte 103 of 106 goes beyond the end",
+		"\x0a\x03ab": "extends beyond the end", "\x0a\x7f": "extends beyond the end", "\x0d\x01ab": "extends beyond the end", "\x0b": "wire type 3",
+		"\x4a\x64" + strings.Repeat("x", 100) + "\x4a\x96\x01x": "field at byte 103 of 106 extends beyond the end",
 	} {
 		_, err := readSPM([]byte(data), &config{})
 		require.ErrorContains(t, err, want, "%q", data)

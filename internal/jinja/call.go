@@ -218,7 +218,7 @@ type macro struct {
 	scope *scope
 }
 
-// callMacro binds arguments as Jinja does and returns what the body prints.
+// callMacro binds arguments as Jinja does and returns the text that the body prints.
 func (r *run) callMacro(m *macro, pos []any, named []argument) any {
 	if len(pos) > len(m.params) {
 		failf("macro '%s' takes at most %d arguments, found %d", m.name, len(m.params), len(pos))

@@ -196,7 +196,7 @@ func (l *loopContext) peek() (any, bool) {
 	return l.after, !l.ended
 }
 
-// length returns the length of what is looped over; a lazy sequence is read to its
+// length returns the number of elements of the loop; a lazy sequence is read to its
 // end for it.
 func (l *loopContext) length() int {
 	if l.known {
@@ -245,14 +245,14 @@ func (l *loopContext) attribute(name string) (any, bool) {
 		return !more, true
 	case "previtem":
 		if l.index0 == 0 {
-			return &undefined{why: "there is no previous item"}, true
+			return &undefined{why: "the loop has no previous item here"}, true
 		}
 		return l.before, true
 	case "nextitem":
 		if v, ok := l.peek(); ok {
 			return v, true
 		}
-		return &undefined{why: "there is no next item"}, true
+		return &undefined{why: "the loop has no next item here"}, true
 	}
 	return nil, false
 }

@@ -20,7 +20,7 @@ var lacking = map[string]string{
 	"range": "count index start step stop",
 }
 
-// attribute is Python's getattr for what a template may see: methods that do not
+// attribute is Python's getattr for the attributes that a template may see: methods that do not
 // modify anything and a few plain attributes.
 func (r *run) attribute(of any, name string) (any, bool) {
 	var methods map[string]*builtin

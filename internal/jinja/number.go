@@ -193,7 +193,7 @@ func floatArith(op string, x, y float64) any {
 		if f := math.Pow(x, y); !math.IsInf(f, 0) && !math.IsNaN(f) {
 			return f
 		}
-		failf("**: result is no finite number")
+		failf("**: the result is not a finite number")
 	}
 	if y == 0 {
 		failf("%s: division by zero", op)

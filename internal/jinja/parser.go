@@ -334,7 +334,7 @@ func (p *parser) noReserved(name string) {
 	}
 }
 
-// targets parses what is assigned to: names, tuples of them and, if attributes
+// targets parses the targets of an assignment: names, tuples of them and, if attributes
 // is set, namespace attributes. end is the word that follows, if any.
 func (p *parser) targets(end string, attributes bool) target {
 	var items []target

@@ -95,7 +95,7 @@ type Input struct {
 	Options
 }
 
-// Prompt is what a template makes of a conversation.
+// Prompt is a conversation as a template renders it.
 type Prompt struct {
 	Text string
 	// Data lists the parts of Text that came from messages, tools, documents and
