@@ -22,13 +22,13 @@ import (
 )
 
 type analyzeCmd struct {
-	Losses   analyzeLossesCmd   `cmd:"" help:"How much of the oracle importance metrics and allocators keep, and how close budgets come to the optimum."`
-	Cost     analyzeCostCmd     `cmd:"" help:"Memory and time to first token, by context length."`
-	Needle   analyzeNeedleCmd   `cmd:"" help:"Needle retrieval, by depth and context length."`
-	Profiles analyzeProfilesCmd `cmd:"" help:"Agreement between profiles."`
-	Scores   analyzeScoresCmd   `cmd:"" help:"Evaluation scores against the compression ratio."`
+	Losses   analyzeLossesCmd   `cmd:"" help:"Measure how much oracle importance metrics and allocators keep, and how close budgets come to the optimum."`
+	Cost     analyzeCostCmd     `cmd:"" help:"Measure memory and time to the first token by context length."`
+	Needle   analyzeNeedleCmd   `cmd:"" help:"Measure needle retrieval by depth and context length."`
+	Profiles analyzeProfilesCmd `cmd:"" help:"Measure the agreement between profiles."`
+	Scores   analyzeScoresCmd   `cmd:"" help:"Collect evaluation scores by compression ratio."`
 
-	Continuation analyzeContinuationCmd `cmd:"" help:"Language modelling after compressed contexts; whether profiles transfer."`
+	Continuation analyzeContinuationCmd `cmd:"" help:"Measure language modelling after compressed contexts, and whether profiles transfer."`
 }
 
 func (analyzeCmd) Help() string {
@@ -39,7 +39,7 @@ Examples:
   lukv analyze losses builtin --allocator uniform,adakv,lukv --limit 1 -o losses.json`
 }
 
-// analyzeOut is where an analysis goes.
+// analyzeOut is the destination of an analysis.
 type analyzeOut struct {
 	Out string `short:"o" required:"" placeholder:"FILE" help:"Write the figures' data to FILE as JSON; - is standard output."`
 }
@@ -71,7 +71,7 @@ func (o *analyzeOut) measure(e *env, m *model.Model, line *progress, study func(
 	line.clear()
 	if err != nil {
 		if e.ctx.Err() != nil && path != "" && exists(path) {
-			e.note("unfinished work is in %s; the same command goes on from there", path)
+			e.note("unfinished work is in %s; the same command continues from it", path)
 		}
 		return err
 	}
@@ -109,9 +109,9 @@ func readState(e *env, path, modelID string) (*study.State, error) {
 // methodFlags choose methods.
 type methodFlags struct {
 	budgetLists `set:"ratios=0.8"`
-	Metric      []string `group:"policy" sep:"none" placeholder:"NAME,…" help:"Metrics (default snapkv): ${metrics}; or JSON objects."`
-	Allocator   []string `group:"policy" sep:"none" placeholder:"NAME,…" help:"Allocators (default uniform): ${allocators}; or JSON objects."`
-	Profile     []string `group:"policy" sep:"none" placeholder:"FILE" help:"Profiles for the allocator lukv, one per metric. May be repeated."`
+	Metric      []string `group:"policy" sep:"none" placeholder:"NAME,…" help:"Rank entries by these metrics (default snapkv): ${metrics}; or JSON objects."`
+	Allocator   []string `group:"policy" sep:"none" placeholder:"NAME,…" help:"Divide the budget by these allocators (default uniform): ${allocators}; or JSON objects."`
+	Profile     []string `group:"policy" sep:"none" placeholder:"FILE" help:"Read profiles for the allocator lukv, one per metric. May be repeated."`
 }
 
 // methods returns the full cache and the cross product of the flags.
@@ -125,20 +125,20 @@ func (f *methodFlags) methods(m *model.Model, name string) ([]eval.Method, error
 
 type analyzeLossesCmd struct {
 	modelFlags
-	Data      []string `short:"d" sep:"none" placeholder:"FILE" help:"Questions, as lukv eval takes them; builtin has samples of its own."`
-	Limit     int      `placeholder:"N" help:"At most N questions per task."`
-	Steps     int      `default:"64" placeholder:"N" help:"Maximum answer length in tokens (default ${default})."`
-	Exact     int      `default:"2" placeholder:"N" help:"Questions that the exact solver works on (default ${default})."`
-	Ratio     float64  `group:"policy" default:"0.8" placeholder:"R" help:"Fraction removed, of losses by layer and head (default ${default})."`
-	Metric    []string `group:"policy" sep:"none" placeholder:"NAME,…" help:"Metrics (default snapkv,keydiff,expected_attention); the first is solved for."`
-	Allocator []string `group:"policy" sep:"none" placeholder:"NAME,…" help:"Allocators (default uniform,pyramidkv,adakv, and lukv where there are profiles)."`
-	Profile   []string `group:"policy" sep:"none" placeholder:"FILE" help:"Profiles for the allocator lukv, one per metric. May be repeated."`
-	Raw       bool     `help:"No chat template."`
+	Data      []string `short:"d" sep:"none" placeholder:"FILE" help:"Read questions from FILE, in the formats of lukv eval (default for builtin: its samples)."`
+	Limit     int      `placeholder:"N" help:"Ask at most N questions per task."`
+	Steps     int      `default:"64" placeholder:"N" help:"Limit answers to N tokens (default ${default})."`
+	Exact     int      `default:"2" placeholder:"N" help:"Solve N questions exactly (default ${default})."`
+	Ratio     float64  `group:"policy" default:"0.8" placeholder:"R" help:"Measure losses by layer and head with this fraction removed (default ${default})."`
+	Metric    []string `group:"policy" sep:"none" placeholder:"NAME,…" help:"Rank entries by these metrics (default snapkv,keydiff,expected_attention); solve for the first."`
+	Allocator []string `group:"policy" sep:"none" placeholder:"NAME,…" help:"Divide the budget by these allocators (default uniform,pyramidkv,adakv, and lukv with a profile)."`
+	Profile   []string `group:"policy" sep:"none" placeholder:"FILE" help:"Read profiles for the allocator lukv, one per metric. May be repeated."`
+	Raw       bool     `help:"Do not apply the chat template."`
 	analyzeOut
 }
 
 func (analyzeLossesCmd) Help() string {
-	return `Answers questions with the full cache, measures how much the answers drew on each entry, and compares with that what metrics rank highest and what allocators keep.
+	return `Answer questions with the full cache, measure how much the answers drew on each entry, and compare this with the ranking of metrics and the entries that allocators keep.
 
 Examples:
 
@@ -241,8 +241,8 @@ func (c *analyzeLossesCmd) methods(m *model.Model, o *study.LossOptions) error {
 
 type analyzeCostCmd struct {
 	modelFlags
-	Length  []string `sep:"none" placeholder:"N,…" help:"Context lengths in tokens (default 512,1024,1536); 17 more have to fit into the model's context."`
-	Repeats int      `default:"3" placeholder:"N" help:"Repetitions; the median is reported (default ${default})."`
+	Length  []string `sep:"none" placeholder:"N,…" help:"Measure contexts of N tokens (default 512,1024,1536). 17 tokens are added, so N + 17 must fit the model's context."`
+	Repeats int      `default:"3" placeholder:"N" help:"Repeat each measurement N times and report the median (default ${default})."`
 	methodFlags
 	analyzeOut
 }
@@ -303,10 +303,10 @@ func wholeNumbers(flag string, list []string, def []int) ([]int, error) {
 
 type analyzeNeedleCmd struct {
 	modelFlags
-	Length []string `sep:"none" placeholder:"N,…" help:"Context lengths in tokens (default 512,1024,2048)."`
-	Depth  []string `sep:"none" placeholder:"P,…" help:"Depth of the sentence in percent of the context (default 0,25,50,75,100)."`
+	Length []string `sep:"none" placeholder:"N,…" help:"Measure contexts of N tokens (default 512,1024,2048)."`
+	Depth  []string `sep:"none" placeholder:"P,…" help:"Place the sentence at these depths, in percent of the context (default 0,25,50,75,100)."`
 	methodFlags
-	Raw bool `help:"No chat template."`
+	Raw bool `help:"Do not apply the chat template."`
 	analyzeOut
 }
 
@@ -391,7 +391,7 @@ func (c *analyzeProfilesCmd) Run(e *env) error {
 }
 
 type analyzeScoresCmd struct {
-	Runs []string `arg:"" name:"run" help:"Evaluation runs: folders of lukv eval --out, files of --items."`
+	Runs []string `arg:"" name:"run" help:"Evaluation runs: folders of lukv eval --out or files of --items."`
 	analyzeOut
 }
 

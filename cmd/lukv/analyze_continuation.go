@@ -14,19 +14,19 @@ import (
 
 type analyzeContinuationCmd struct {
 	modelFlags
-	Text      []string `sep:"none" placeholder:"FILE" help:"Texts that are continued (default: the built-in narrative, which built-in profiles are measured on). May be repeated."`
-	Prefix    int      `default:"1024" placeholder:"N" help:"Tokens of a text that are compressed (default ${default})."`
-	Tokens    int      `default:"256" placeholder:"N" help:"Tokens behind them that are predicted (default ${default})."`
-	Windows   int      `default:"1" placeholder:"N" help:"Such pieces of a text at most (default ${default})."`
-	Ratio     []string `group:"policy" sep:"none" placeholder:"R,…" help:"Fractions of the context's cache to remove (default 0.5,0.8,0.9)."`
-	Metric    []string `group:"policy" sep:"none" placeholder:"NAME,…" help:"Metrics (default snapkv): ${metrics}; or JSON objects."`
-	Allocator []string `group:"policy" sep:"none" placeholder:"NAME,…" help:"Allocators (default uniform): ${allocators}; or JSON objects."`
-	Profile   []string `group:"policy" sep:"none" placeholder:"FILE" help:"Profiles for the allocator lukv. Several of one metric, measured on different texts, are compared."`
+	Text      []string `sep:"none" placeholder:"FILE" help:"Continue this text (default: the built-in narrative, on which built-in profiles are measured). May be repeated."`
+	Prefix    int      `default:"1024" placeholder:"N" help:"Compress the first N tokens of each window (default ${default})."`
+	Tokens    int      `default:"256" placeholder:"N" help:"Predict N tokens after the compressed context (default ${default})."`
+	Windows   int      `default:"1" placeholder:"N" help:"Use at most N windows per text (default ${default})."`
+	Ratio     []string `group:"policy" sep:"none" placeholder:"R,…" help:"Remove these fractions of the context's cache (default 0.5,0.8,0.9)."`
+	Metric    []string `group:"policy" sep:"none" placeholder:"NAME,…" help:"Rank entries by these metrics (default snapkv): ${metrics}; or JSON objects."`
+	Allocator []string `group:"policy" sep:"none" placeholder:"NAME,…" help:"Divide the budget by these allocators (default uniform): ${allocators}; or JSON objects."`
+	Profile   []string `group:"policy" sep:"none" placeholder:"FILE" help:"Read profiles for the allocator lukv; compare several of one metric that were measured on different texts."`
 	analyzeOut
 }
 
 func (analyzeContinuationCmd) Help() string {
-	return `Measures language modelling behind a compressed context: how much harder the rest of a text becomes to predict. With profiles measured on different texts it shows whether they transfer.
+	return `Measure language modelling after a compressed context: how much harder the rest of a text becomes to predict. Profiles measured on different texts show whether profiles transfer.
 
 Examples:
 
@@ -72,7 +72,7 @@ func (c *analyzeContinuationCmd) Run(e *env) error {
 	return c.measure(e, m, line, func(state *study.State) (*study.File, error) {
 		o.State = state
 		figures, err := study.Continuation(e.ctx, m, o)
-		return &study.File{Title: "Language modelling behind compressed contexts", Model: m.ID(), Data: strings.Join(names, ", "), Figures: figures}, err
+		return &study.File{Title: "Language modelling after compressed contexts", Model: m.ID(), Data: strings.Join(names, ", "), Figures: figures}, err
 	})
 }
 

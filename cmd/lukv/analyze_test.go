@@ -93,7 +93,7 @@ func TestAnalyzeGoesOn(t *testing.T) {
 			args := append(append([]string{"-v", "analyze", what, "builtin"}, flags...), "-o", out)
 			o := interrupted(t, "part measured", 2, args...)
 			assert.Equal(t, exitInterrupted, o.code, o.err)
-			assert.Contains(t, o.err, "unfinished work is in "+out+".state; the same command goes on from there")
+			assert.Contains(t, o.err, "unfinished work is in "+out+".state; the same command continues from it")
 			assert.True(t, strings.HasSuffix(o.err, "\nlukv: interrupted\n"), o.err)
 			require.NoFileExists(t, out)
 			before := file[study.State](t, out+".state")

@@ -9,9 +9,9 @@ import (
 
 // budgetLists are budgets to compare, whatever unit each is given in.
 type budgetLists struct {
-	Ratio        []string `group:"policy" sep:"none" placeholder:"R,…" help:"Fractions of the context's cache to remove (default ${ratios})."`
-	BudgetTokens []string `group:"policy" sep:"none" placeholder:"N,…" help:"Beside ratios or instead of them: entries to keep per head on average."`
-	BudgetBytes  []string `group:"policy" sep:"none" placeholder:"SIZE,…" help:"Likewise: bytes of keys and values to keep."`
+	Ratio        []string `group:"policy" sep:"none" placeholder:"R,…" help:"Remove these fractions of the context's cache (default ${ratios})."`
+	BudgetTokens []string `group:"policy" sep:"none" placeholder:"N,…" help:"Keep N entries per head on average, in addition to ratios or instead of them."`
+	BudgetBytes  []string `group:"policy" sep:"none" placeholder:"SIZE,…" help:"Keep SIZE bytes of keys and values, in addition to ratios or instead of them."`
 }
 
 // budgets returns the budgets that the flags name, or the ratios def if they name none.

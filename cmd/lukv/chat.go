@@ -21,19 +21,19 @@ type chatCmd struct {
 	modelFlags
 	verifyFlag
 
-	System    string `short:"s" placeholder:"TEXT" help:"System prompt."`
-	Load      string `short:"l" placeholder:"FILE" help:"Begin with a document as context, or with a chat saved before."`
-	KeepTurns int    `placeholder:"N" help:"Also compress the turns before the last N, by the same --ratio and --metric (default 0: none)."`
-	Raw       bool   `help:"No chat template: messages as they are, a line each."`
+	System    string `short:"s" placeholder:"TEXT" help:"Set the system prompt."`
+	Load      string `short:"l" placeholder:"FILE" help:"Start with a document as context, or with a saved chat."`
+	KeepTurns int    `placeholder:"N" help:"Compress turns older than the last N, with the same --ratio and --metric (default 0: keep all turns)."`
+	Raw       bool   `help:"Do not apply the chat template: send messages unchanged, one per line."`
 	Stats     bool   `help:"Print tokens and times after each answer on standard error."`
-	NoHistory bool   `help:"Do not keep what is typed in a file."`
+	NoHistory bool   `help:"Do not save the input history to a file."`
 
 	policyFlags
 	samplingFlags
 }
 
 func (chatCmd) Help() string {
-	return `On a terminal: type a message and read the answer. Ctrl-C stops the answer; it clears a line that is begun, and twice in an empty one it leaves, as Ctrl-D does. Tab completes commands and names of files, Ctrl-R searches what was typed before. A line that ends in a backslash goes on in the next; text between """ and """ may have several lines. /help lists the commands. If standard input is not a terminal, all of it is one message.
+	return `On a terminal: type a message and read the answer. Ctrl-C stops the answer or clears the current line; twice on an empty line, it quits like Ctrl-D. Tab completes commands and file names; Ctrl-R searches the input history. A line that ends in a backslash continues on the next line; text between """ and """ may have several lines. /help lists the commands. If standard input is not a terminal, the whole input is one message.
 
 A document given with --load or /load stands in front of the first message and is compressed by --ratio, --metric and --allocator before any question is known; the system prompt stays as it is. The conversation itself is not compressed, unless --keep-turns or --decode asks for it: with --keep-turns 3 a question and its answer are compressed when three newer ones stand behind them.
 
@@ -184,7 +184,7 @@ func (r *chatter) interactive() error {
 		lineedit.Device
 	})
 	if !okIn || !okOut {
-		return errors.New("chat: standard input and output are no terminal devices")
+		return errors.New("chat: standard input or output is not a terminal")
 	}
 	term, err := lineedit.Open(in, out)
 	if err != nil {
@@ -363,7 +363,7 @@ func (r *chatter) advice() string {
 		}
 	} else {
 		if len(r.conv.Messages) > 0 {
-			ways = append(ways, "/clear forgets what was said")
+			ways = append(ways, "/clear forgets the conversation")
 		}
 		if r.conv.Document == "" {
 			ways = append(ways, "a long text can be compressed: /set ratio R, then /load FILE")

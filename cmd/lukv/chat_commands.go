@@ -25,7 +25,7 @@ const chatHelp = `/set NAME VALUE    change a setting ("default" takes it back);
 /help              this list
 /bye               leave
 
-Ctrl-C stops an answer. A backslash at the end of a line goes on in the next, """ begins and ends
+Ctrl-C stops an answer. A backslash at the end of a line continues it on the next, """ begins and ends
 a text of several lines. Tab completes, Ctrl-R searches what was typed before. A message that begins with a slash is written with a blank in front.
 `
 
@@ -259,7 +259,7 @@ func (r *chatter) show(what string) error {
 	return fmt.Errorf("/show: found %q, expected nothing, messages or prompt", what)
 }
 
-// describe prints one line on what the session holds.
+// describe prints one line about the contents of the session.
 func (r *chatter) describe() {
 	s := r.conv.Held()
 	st := s.Stats()

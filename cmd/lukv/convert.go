@@ -10,16 +10,16 @@ import (
 
 type convertCmd struct {
 	File string   `arg:"" help:"GGUF file of a model, the first if there are several."`
-	Out  string   `arg:"" help:"Folder to make. It must not exist."`
-	Type string   `enum:"auto,bf16,f32" default:"auto" help:"Type of the weights: auto keeps F32, F16 and BF16 and makes everything else bf16."`
-	Max  byteSize `name:"shard-size" default:"2GiB" placeholder:"SIZE" help:"Largest file of weights (default ${default})."`
-	JSON bool     `help:"One JSON object."`
+	Out  string   `arg:"" help:"Folder to create; it must not exist."`
+	Type string   `enum:"auto,bf16,f32" default:"auto" help:"Write weights of this type; auto keeps F32, F16 and BF16 and converts all other types to bf16."`
+	Max  byteSize `name:"shard-size" default:"2GiB" placeholder:"SIZE" help:"Split weights into files of at most SIZE (default ${default})."`
+	JSON bool     `help:"Print one JSON object."`
 }
 
 func (convertCmd) Help() string {
-	return `Makes a folder for Python tools: config, tokenizer, chat template, and weights as safetensors. lukv itself opens GGUF files as they are. Blocks of few bits become plain numbers: a file of 4 bits a weight grows fourfold.
+	return `Make a folder for Python tools: config, tokenizer, chat template, and weights as safetensors. lukv itself opens GGUF files directly. Blocks of few bits become plain numbers: a file of 4 bits a weight grows fourfold.
 
-The folder appears when it is complete. Until then it is called OUT.partial; the same command goes on with the files that are missing.
+The folder appears when it is complete. Until then it is called OUT.partial; the same command continues with the missing files.
 
 Examples:
 
@@ -50,7 +50,7 @@ func (c *convertCmd) Run(e *env) error {
 	line.clear()
 	if err != nil {
 		if e.ctx.Err() != nil && exists(c.Out+".partial") {
-			e.note("unfinished work is in %s.partial; the same command goes on from there", c.Out)
+			e.note("unfinished work is in %s.partial; the same command continues from it", c.Out)
 		}
 		return err
 	}

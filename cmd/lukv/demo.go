@@ -15,17 +15,17 @@ import (
 )
 
 type demoCmd struct {
-	Metric string  `group:"policy" default:"keydiff" placeholder:"NAME" help:"What ranks entries (default ${default}): ${metrics}."`
-	Ratio  float64 `group:"policy" default:"0.8" placeholder:"R" help:"Fraction of the cache to remove (default ${default})."`
-	Limit  int     `default:"5" placeholder:"N" help:"At most N questions per task, of those with 1,024 and 2,048 tokens (default ${default}; 0: all)."`
-	Texts  int     `default:"3" placeholder:"N" help:"Calibration texts to profile on, up to 8 (default ${default})."`
-	JSON   bool    `help:"One JSON object."`
+	Metric string  `group:"policy" default:"keydiff" placeholder:"NAME" help:"Rank entries by this metric (default ${default}): ${metrics}."`
+	Ratio  float64 `group:"policy" default:"0.8" placeholder:"R" help:"Remove this fraction of the cache (default ${default})."`
+	Limit  int     `default:"5" placeholder:"N" help:"Ask at most N questions per task, of 1,024 and 2,048 tokens (default ${default}; 0: all)."`
+	Texts  int     `default:"3" placeholder:"N" help:"Profile on N calibration texts, up to 8 (default ${default})."`
+	JSON   bool    `help:"Print one JSON object."`
 
 	runtimeFlags
 }
 
 func (demoCmd) Help() string {
-	return `Loads the embedded model, measures a profile of it, removes 80 % of the cache of long contexts before their questions are known, and asks the questions: with the full cache, and with one metric under four allocators: uniform, AdaKV, LU-KV as published, and LU-KV with a profile of output errors (docs/specification.md, 5.9).
+	return `Load the embedded model, measure a profile of it, remove 80 % of the cache of long contexts before their questions are known, and ask the questions: with the full cache, and with one metric under four allocators: uniform, AdaKV, LU-KV as published, and LU-KV with a profile of output errors (docs/specification.md, 5.9).
 
 The questions were never trained on, and the profile is measured on other texts. docs/results.md has the results for all metrics and ratios.
 
@@ -46,7 +46,7 @@ const demoOutputErrors = "output-error"
 // demoFormat is the format identifier that demo --json prints.
 const demoFormat = "lukv demo 1"
 
-// demoResult is what demo --json prints.
+// demoResult is printed by demo --json.
 type demoResult struct {
 	Format         string        `json:"format"`
 	Model          string        `json:"model"`
@@ -312,8 +312,8 @@ func (d *demo) scores() []map[string]float64 {
 
 // exampleRules choose the questions that are shown in full: of those that a rule
 // admits, the one with the longest context, or the first of several. One rule
-// shows what the budgets of LU-KV save, one where other methods do better, and one
-// what all of them lose. The scores are those of the full cache, of LU-KV, and the
+// shows a gain of LU-KV, one a gain of other methods, and one a loss of all
+// methods. The scores are those of the full cache, of LU-KV, and the
 // worst and best of the others.
 var exampleRules = []struct {
 	text  string

@@ -15,11 +15,11 @@ import (
 )
 
 type devicesCmd struct {
-	JSON bool `help:"One JSON object."`
+	JSON bool `help:"Print one JSON object."`
 }
 
 func (devicesCmd) Help() string {
-	return `Lists the processor and every accelerator that a driver of this program finds, with the names that --device takes. The one that a driver's name alone stands for is marked with a star; software devices are used only when asked for by index, name or UUID. Where there is none, the list says why, and the exit status is 0 all the same.
+	return `List the processor and every accelerator that a driver of this program finds, with the names that --device takes. A star marks the device that the driver's name selects; software devices are selected only by index, name or UUID. If a driver finds none, the list gives the reason, and the exit status is still 0.
 
 Examples:
 
@@ -32,7 +32,7 @@ Examples:
   LUKV_DEVICE=vulkan:radeon lukv chat DIR`
 }
 
-// deviceList is what devices --json prints.
+// deviceList is printed by devices --json.
 type deviceList struct {
 	CPU     cpuInfo      `json:"cpu"`
 	Drivers []driverInfo `json:"drivers"`
@@ -47,7 +47,7 @@ type cpuInfo struct {
 
 type driverInfo struct {
 	Name    string       `json:"name"`
-	Error   string       `json:"error,omitempty"` // why there is no device
+	Error   string       `json:"error,omitempty"` // reason why no device was found
 	Note    string       `json:"note,omitempty"`  // why none is the default
 	Devices []deviceInfo `json:"devices"`
 }
@@ -147,8 +147,8 @@ func (l *deviceList) write(w io.Writer) error {
 
 // deviceFlags choose where a model runs.
 type deviceFlags struct {
-	Device    string `group:"model" env:"LUKV_DEVICE" default:"cpu" placeholder:"NAME" help:"Where the model runs: cpu, or an accelerator (see lukv devices) such as vulkan, vulkan:1 or vulkan:NAME. Default: LUKV_DEVICE, or cpu."`
-	GPULayers *int   `group:"model" name:"gpu-layers" placeholder:"N" help:"With --device: only the first N layers and their cache there, the others on the processor (default: all)."`
+	Device    string `group:"model" env:"LUKV_DEVICE" default:"cpu" placeholder:"NAME" help:"Run the model on cpu or on an accelerator (see lukv devices) such as vulkan, vulkan:1 or vulkan:NAME (default: LUKV_DEVICE, or cpu)."`
+	GPULayers *int   `group:"model" name:"gpu-layers" placeholder:"N" help:"With --device: run only the first N layers there, with their cache (default: all layers)."`
 }
 
 // device returns the name for model.WithDevice, "" for the processor, and the

@@ -13,7 +13,7 @@ import (
 	"github.com/lukv/lukv/model"
 )
 
-// explain replaces an error from opening a checkpoint folder with what the folder is
+// explain replaces an error from opening a checkpoint folder with a description of the folder
 // instead, if its files show that.
 func explain(dir string, err error) error {
 	if err == nil {
@@ -42,7 +42,7 @@ func diagnose(dir string) (what string, refused bool) {
 		if e.Type()&fs.ModeSymlink != 0 {
 			if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
 				to, _ := os.Readlink(filepath.Join(dir, name))
-				return fmt.Sprintf("%s is a link to %s, which is not there (fetch it again, or copy the files that links stand for)", name, to), false
+				return fmt.Sprintf("%s is a broken link to %s (fetch the file again, or copy the targets of links)", name, to), false
 			}
 		}
 		files = append(files, name)

@@ -23,7 +23,7 @@ func TestDiagnose(t *testing.T) {
 		{"bin", map[string]string{"config.json": llama + "}", "pytorch_model.bin": ""}, exitRefused, "pickled weights alone (pytorch_model.bin)"},
 		{"consolidated", map[string]string{"params.json": "{}", "consolidated.safetensors": ""}, exitRefused, "the layout of consolidated.safetensors"},
 		{"meta", map[string]string{"params.json": "{}", "consolidated.00.pth": ""}, exitRefused, "the layout of consolidated.00.pth"},
-		{"link", map[string]string{"config.json": llama + "}", "model.safetensors": "->../../blobs/0123"}, exitFailed, "model.safetensors is a link to ../../blobs/0123, which is not there"},
+		{"link", map[string]string{"config.json": llama + "}", "model.safetensors": "->../../blobs/0123"}, exitFailed, "model.safetensors is a broken link to ../../blobs/0123"},
 		{"classifier", map[string]string{"config.json": `{"model_type":"qwen2","architectures":["Qwen2ForSequenceClassification"]}`, "model.safetensors": ""}, exitRefused, "a classifier (Qwen2ForSequenceClassification)"},
 		{"embedder", map[string]string{"config.json": `{"model_type":"qwen2","architectures":["Qwen2Model"]}`, "model.safetensors": ""}, exitRefused, "a model of embeddings"},
 		{"sentences", map[string]string{"config.json": `{"model_type":"bert"}`, "modules.json": "[]", "model.safetensors": ""}, exitRefused, "a model of embeddings"},

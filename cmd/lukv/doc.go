@@ -1,6 +1,6 @@
 // Command lukv runs transformer checkpoints, on the processor or an
 // accelerator, with a compressed key/value cache. It also measures the profiles
-// by which LU-KV divides its budget, and what compression costs.
+// by which LU-KV divides its budget, and the costs of compression.
 //
 //	lukv demo                                   see it work on the embedded model
 //	lukv run MODEL --context FILE --ratio 0.8 "question"
@@ -10,7 +10,7 @@
 //	lukv eval MODEL --data FILE.jsonl --allocator uniform,adakv,lukv --ratio 0.5,0.8
 //	lukv inspect MODEL|PROFILE|SESSION
 //	lukv bench --shape llama-3.2-1b             measure machine, prefill and decode
-//	lukv devices                                what models can run on
+//	lukv devices                                list the devices that models can run on
 //	lukv tokenize MODEL TEXT                    show a text's tokens
 //	lukv template MODEL --user TEXT             show a rendered prompt
 //

@@ -27,44 +27,44 @@ import (
 
 type evalCmd struct {
 	modelFlags
-	Data []string `short:"d" sep:"none" placeholder:"FILE" help:"Questions: JSON Lines or CSV of {task, context, question, answer_prefix, answers, max_new_tokens, all_classes, length}; RULER's, LongBench's or InfiniteBench's own files, or a folder or zip file of them. May be repeated; builtin has samples of its own."`
+	Data []string `short:"d" sep:"none" placeholder:"FILE" help:"Read questions from FILE: JSON Lines or CSV of {task, context, question, answer_prefix, answers, max_new_tokens, all_classes, length}, files of RULER, LongBench or InfiniteBench, or a folder or zip of these. May be repeated (default for builtin: its samples)."`
 
-	LongbenchConfig string `placeholder:"DIR" help:"Folder with LongBench's dataset2prompt.json and dataset2maxlen.json (default: wording of our own)."`
-	LongbenchE      bool   `name:"longbench-e" help:"Of folders and zip files, the datasets of LongBench-E."`
-	MaxGen          string `enum:"kvpress,official" default:"kvpress" help:"Longest answers to LongBench and InfiniteBench: 20 tokens more than its own (kvpress), or its own."`
+	LongbenchConfig string `placeholder:"DIR" help:"Read LongBench's dataset2prompt.json and dataset2maxlen.json from DIR (default: built-in wording)."`
+	LongbenchE      bool   `name:"longbench-e" help:"Read the datasets of LongBench-E from folders and zip files."`
+	MaxGen          string `enum:"kvpress,official" default:"kvpress" help:"Limit answers to LongBench and InfiniteBench by the benchmark's own limit plus 20 tokens (kvpress), or by its own limit (official)."`
 
 	budgetLists `set:"ratios=0.5,0.8,0.9"`
-	Metric      []string `group:"policy" sep:"none" placeholder:"NAME,…" help:"Metrics (default snapkv): ${metrics}; or JSON objects."`
-	Allocator   []string `group:"policy" sep:"none" placeholder:"NAME,…" help:"Allocators (default uniform): ${allocators}; or JSON objects."`
-	Preset      []string `group:"policy" placeholder:"NAME,…" help:"Published settings as a whole, beside what --metric and --allocator give or instead of it: ${presets}."`
-	Profile     []string `group:"policy" sep:"none" placeholder:"FILE" help:"Profiles for the allocator lukv, one per metric; builtin:output-error are those of the embedded model. May be repeated."`
+	Metric      []string `group:"policy" sep:"none" placeholder:"NAME,…" help:"Rank entries by these metrics (default snapkv): ${metrics}; or JSON objects."`
+	Allocator   []string `group:"policy" sep:"none" placeholder:"NAME,…" help:"Divide the budget by these allocators (default uniform): ${allocators}; or JSON objects."`
+	Preset      []string `group:"policy" placeholder:"NAME,…" help:"Evaluate published presets, in addition to --metric and --allocator or instead of them: ${presets}."`
+	Profile     []string `group:"policy" sep:"none" placeholder:"FILE" help:"Read profiles for the allocator lukv, one per metric; builtin:output-error selects those of the embedded model. May be repeated."`
 	Decode      string   `group:"policy" placeholder:"JSON" help:"Also compress while decoding."`
-	Compat      bool     `group:"policy" help:"Round budgets as older kvpress does."`
+	Compat      bool     `group:"policy" help:"Round budgets like older versions of kvpress."`
 	NoFull      bool     `group:"policy" help:"Skip the full cache."`
 	protectFlags
 
-	Limit        int     `placeholder:"N" help:"At most N questions per task."`
-	Fraction     float64 `placeholder:"F" help:"Fraction of each task's questions to ask, 0 to 1 (default: all)."`
-	Seed         uint64  `default:"42" placeholder:"N" help:"Random seed for drawing questions with --limit and --fraction (default ${default})."`
-	MaxNewTokens int     `default:"64" placeholder:"N" help:"Maximum answer length in tokens where the data give none (default ${default})."`
+	Limit        int     `placeholder:"N" help:"Ask at most N questions per task."`
+	Fraction     float64 `placeholder:"F" help:"Ask this fraction of each task's questions, 0 to 1 (default: all)."`
+	Seed         uint64  `default:"42" placeholder:"N" help:"Draw the questions of --limit and --fraction with this seed (default ${default})."`
+	MaxNewTokens int     `default:"64" placeholder:"N" help:"Limit answers to N tokens if the data set no limit (default ${default})."`
 	scoringFlags
-	Raw          bool   `help:"No chat template."`
-	Truncate     string `enum:"error,head,middle" default:"error" help:"Contexts that do not fit with question and answer: an error, or their beginning, or both ends, half each."`
+	Raw          bool   `help:"Do not apply the chat template."`
+	Truncate     string `enum:"error,head,middle" default:"error" help:"Treat contexts that are too long as an error, or keep their beginning (head), or half of each end (middle)."`
 	QueryAware   bool   `help:"Compress after the question is known (a control experiment)."`
-	SharePrefill bool   `default:"true" negatable:"" help:"Derive all methods from one prefill of each context (default; --no-share-prefill: one each, which takes longer, gives the same answers, and measures peaks)."`
+	SharePrefill bool   `default:"true" negatable:"" help:"Derive all methods from one prefill of each context (default). With --no-share-prefill, each method has its own prefill: slower, the same answers, and peaks are measured."`
 
-	Parallel int      `default:"1" placeholder:"N" help:"Contexts worked on at the same time (default ${default})."`
-	Memory   byteSize `placeholder:"SIZE" help:"With --parallel: fewer where their caches would take more."`
+	Parallel int      `default:"1" placeholder:"N" help:"Evaluate N contexts at the same time (default ${default})."`
+	Memory   byteSize `placeholder:"SIZE" help:"With --parallel: lower the parallelism so that caches stay within SIZE."`
 
-	Out      string `short:"o" xor:"answers" placeholder:"DIR" help:"Keep the run in a folder: settings and versions, answers, scores. A run that was stopped goes on from there, and a larger --limit adds to it."`
-	Items    string `xor:"answers" placeholder:"FILE" help:"Append every answer to FILE; a run that was stopped goes on from there, and a larger --limit adds to it."`
+	Out      string `short:"o" xor:"answers" placeholder:"DIR" help:"Keep the run in a folder: settings, versions, answers and scores. An interrupted run continues from it, and a larger --limit extends it."`
+	Items    string `xor:"answers" placeholder:"FILE" help:"Append every answer to FILE. An interrupted run continues from it, and a larger --limit extends it."`
 	CSV      bool   `name:"csv" xor:"format" help:"Print CSV in long form."`
 	JSON     bool   `name:"json" xor:"format" help:"Print one JSON object."`
 	Markdown bool   `xor:"format" help:"Print a Markdown table."`
 }
 
 func (evalCmd) Help() string {
-	return `Runs the cross product of metrics, allocators and budgets, and the full cache before it. Every context is prefilled once and compressed before its questions are known, in the way of each method; decoding is greedy. Scores are in percent with 95 % bootstrap intervals over the items; every task counts once in the average. Items that do not fit are listed, do not count, and make the exit status 1.
+	return `Evaluate the full cache, then the cross product of metrics, allocators and budgets. Every context is prefilled once and compressed by each method before its questions are known; decoding is greedy. Scores are in percent with 95 % bootstrap intervals over the items; every task counts once in the average. Items that do not fit are listed, do not count, and make the exit status 1.
 
 Examples:
 
@@ -77,9 +77,9 @@ Examples:
 
 // scoringFlags say how answers are scored.
 type scoringFlags struct {
-	Match      string `enum:"auto,all,part,qa_f1,rouge_l,classification,retrieval,count,code_sim" default:"auto" help:"Score: share of the answers found (all), any found (part), one of LongBench's measures, or what the task's name calls for (auto): LongBench's and InfiniteBench's for theirs, part for tasks named qa…, else all."`
-	RulerClean string `enum:"kvpress,official,none" default:"kvpress" help:"What is done to an answer before it is scored: as kvpress does, as the benchmarks' own scripts, nothing."`
-	CodeSim    string `enum:"difflib,indel" default:"difflib" help:"Similarity of code: matching blocks (difflib), or the longest common subsequence (indel)."`
+	Match      string `enum:"auto,all,part,qa_f1,rouge_l,classification,retrieval,count,code_sim" default:"auto" help:"Score by the share of expected answers found (all), by any found (part), by one of LongBench's measures, or by the task's name (auto): LongBench's and InfiniteBench's own measures, part for tasks named qa…, otherwise all."`
+	RulerClean string `enum:"kvpress,official,none" default:"kvpress" help:"Clean answers before scoring like kvpress, like the benchmarks' own scripts (official), or not at all."`
+	CodeSim    string `enum:"difflib,indel" default:"difflib" help:"Measure the similarity of code by matching blocks (difflib) or the longest common subsequence (indel)."`
 }
 
 func (f *scoringFlags) scoring() scoring.Options {
@@ -122,7 +122,7 @@ type evalMethod struct {
 // evalFormat is the format identifier that eval --json prints.
 const evalFormat = "lukv eval 1"
 
-// evalResult is what eval --json prints.
+// evalResult is printed by eval --json.
 type evalResult struct {
 	Format   string        `json:"format"`
 	Settings evalSettings  `json:"settings"`
@@ -246,7 +246,7 @@ func (c *evalCmd) evaluate(e *env, m *model.Model, questions evalQuestions, meth
 	line.clear()
 	if err != nil {
 		if kept != "" && e.ctx.Err() != nil {
-			e.note("the answers so far are in %s; the same command goes on from there", kept)
+			e.note("the answers so far are in %s; the same command continues from it", kept)
 		}
 		return err
 	}
@@ -254,7 +254,7 @@ func (c *evalCmd) evaluate(e *env, m *model.Model, questions evalQuestions, meth
 	return c.print(e, result, folder, methods, answers)
 }
 
-// info returns what a run's folder says about the run.
+// info returns the description of the run in its folder.
 func (c *evalCmd) info(e *env, settings evalSettings, hash string) runs.Info {
 	info := runs.Info{Hash: hash, Settings: json.RawMessage(compact(settings)), Command: e.commandLine(), Version: readVersion(), Started: time.Now().UTC()}
 	for _, d := range settings.Data {
@@ -537,7 +537,7 @@ func (c *evalCmd) methods(m *model.Model) ([]eval.Method, error) {
 }
 
 // shapes returns the policies without budgets: the presets by name, and the cross
-// product of metrics and allocators, where an empty list stands for its default
+// product of metrics and allocators, where an empty list means its default
 // unless both are empty and there are presets.
 func (c *evalCmd) shapes(decode lukv.DecodeConfig) ([]eval.Method, error) {
 	var out []eval.Method

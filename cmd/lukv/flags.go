@@ -26,19 +26,19 @@ import (
 
 // modelFlags choose a model and how it runs.
 type modelFlags struct {
-	Model string `arg:"" help:"Checkpoint folder, name of a model that lukv pull has fetched, or builtin."`
+	Model string `arg:"" help:"Checkpoint folder, name of a model fetched by lukv pull, or builtin."`
 
 	runtimeFlags
 }
 
 // runtimeFlags say how a model runs.
 type runtimeFlags struct {
-	Threads    int      `group:"model" placeholder:"N" help:"Number of threads (default: all the processor offers)."`
+	Threads    int      `group:"model" placeholder:"N" help:"Use N threads (default: all processors)."`
 	Precision  string   `group:"model" enum:"auto,bf16,int8,f32" default:"auto" help:"Set the precision of activations in products: ${enum}. With int8, those with quantised weights round them to 8-bit integers."`
-	CPU        string   `group:"model" name:"cpu" default:"auto" help:"Instruction set: auto, portable, avx2, avx512, avx512vnni, avx512bf16, neon. Results do not depend on it."`
-	CacheType  string   `group:"model" enum:"auto,f32,f16,bf16" default:"auto" help:"Type of cached keys and values: ${enum}."`
-	MaxContext int      `group:"model" placeholder:"N" help:"Maximum context in tokens, answer included (default: the model's)."`
-	MaxCache   byteSize `group:"model" placeholder:"SIZE" help:"Maximum cache size, such as 512MiB (default: no limit)."`
+	CPU        string   `group:"model" name:"cpu" default:"auto" help:"Set the instruction set: auto, portable, avx2, avx512, avx512vnni, avx512bf16, neon. Results do not depend on it."`
+	CacheType  string   `group:"model" enum:"auto,f32,f16,bf16" default:"auto" help:"Set the type of cached keys and values: ${enum}."`
+	MaxContext int      `group:"model" placeholder:"N" help:"Limit the context to N tokens, answer included (default: the model's limit)."`
+	MaxCache   byteSize `group:"model" placeholder:"SIZE" help:"Limit the cache to SIZE, such as 512MiB (default: no limit)."`
 	deviceFlags
 }
 
@@ -101,7 +101,7 @@ func (f *runtimeFlags) session() model.SessionOptions {
 
 // verifyFlag is for commands that read or write saved caches.
 type verifyFlag struct {
-	Verify bool `group:"model" help:"Read all weights: caches that are saved say which these were, and those of others are refused. Without it, a sample tells models apart."`
+	Verify bool `group:"model" help:"Read all weights and save their digest with caches; refuse caches of other weights. Without it, a sample identifies the model."`
 }
 
 // verify computes the digest of a model's weights, if --verify is given.
@@ -161,7 +161,7 @@ func (b *byteSize) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// protectFlags override what metric and allocator protect by default.
+// protectFlags override the protection of metric and allocator.
 type protectFlags struct {
 	Sinks  *int `group:"policy" placeholder:"N" help:"Always keep the first N entries (default: set by metric and allocator)."`
 	Window *int `group:"policy" placeholder:"N" help:"Always keep the last N entries (default: set by metric and allocator)."`
@@ -192,16 +192,16 @@ func (f *protectFlags) protection(m lukv.MetricConfig) (*lukv.Protection, error)
 
 // policyFlags describe one compression policy.
 type policyFlags struct {
-	Ratio        float64  `group:"policy" placeholder:"R" help:"Fraction of the context's cache to remove, at least 0 and below 1 (default 0)."`
-	BudgetTokens int      `group:"policy" placeholder:"N" help:"Instead of --ratio: entries to keep per head on average."`
-	BudgetBytes  byteSize `group:"policy" placeholder:"SIZE" help:"Instead of --ratio: bytes of keys and values to keep."`
-	Preset       string   `group:"policy" placeholder:"NAME" help:"A published setting as a whole, of which other flags replace parts: ${presets}."`
-	Metric       string   `group:"policy" placeholder:"NAME|JSON" help:"Metric that ranks entries (default snapkv): ${metrics}; or JSON with parameters."`
-	Allocator    string   `group:"policy" placeholder:"NAME|JSON" help:"Allocator that divides the budget among heads (default uniform): ${allocators}; or JSON with parameters."`
-	Profile      string   `group:"policy" placeholder:"FILE" help:"Profile for the allocator lukv, and for the metric triattention, made by lukv profile; builtin:output-error is that of the embedded model."`
-	Policy       string   `group:"policy" placeholder:"FILE" help:"Instead of the flags above: the policy as JSON, as --json prints it."`
+	Ratio        float64  `group:"policy" placeholder:"R" help:"Remove this fraction of the context's cache, at least 0 and below 1 (default 0)."`
+	BudgetTokens int      `group:"policy" placeholder:"N" help:"Keep N entries per head on average, instead of --ratio."`
+	BudgetBytes  byteSize `group:"policy" placeholder:"SIZE" help:"Keep SIZE bytes of keys and values, instead of --ratio."`
+	Preset       string   `group:"policy" placeholder:"NAME" help:"Start from a published preset; other flags override parts of it: ${presets}."`
+	Metric       string   `group:"policy" placeholder:"NAME|JSON" help:"Rank entries by this metric (default snapkv): ${metrics}; or JSON with parameters."`
+	Allocator    string   `group:"policy" placeholder:"NAME|JSON" help:"Divide the budget among heads by this allocator (default uniform): ${allocators}; or JSON with parameters."`
+	Profile      string   `group:"policy" placeholder:"FILE" help:"Read the profile for the allocator lukv or the metric triattention from FILE, made by lukv profile; builtin:output-error selects that of the embedded model."`
+	Policy       string   `group:"policy" placeholder:"FILE" help:"Set the whole policy as JSON, as printed by --json, instead of the flags above."`
 	Decode       string   `group:"policy" placeholder:"JSON" help:"Also compress while decoding, such as '{\"mode\":\"periodic\",\"target_size\":512}'."`
-	Compat       bool     `group:"policy" help:"Round budgets as older kvpress does."`
+	Compat       bool     `group:"policy" help:"Round budgets like older versions of kvpress."`
 
 	protectFlags
 }
@@ -348,7 +348,7 @@ func parseDecode(text string) (lukv.DecodeConfig, error) {
 	return c, nil
 }
 
-// builtinOutputErrors stands for the embedded profiles of output errors.
+// builtinOutputErrors selects the embedded profiles of output errors.
 const builtinOutputErrors = builtin.Name + ":output-error"
 
 // profileSet holds the profiles given on the command line.
@@ -398,7 +398,7 @@ func (s *profileSet) match(m *model.Model, name string, metric lukv.MetricConfig
 }
 
 // find is like match where a profile is required. A single profile that does not match
-// is returned all the same, so that the policy's own check says why.
+// is still returned, so that the policy's own check reports it.
 func (s *profileSet) find(m *model.Model, name string, metric lukv.MetricConfig) (*lukv.Profile, error) {
 	p, err := s.match(m, name, metric)
 	if p == nil && err == nil {
@@ -416,7 +416,7 @@ func (s *profileSet) find(m *model.Model, name string, metric lukv.MetricConfig)
 // of returns the profile that a policy uses, nil if there is none. If the allocator
 // needs one, it is that of the metric; otherwise it is one of the model that has the
 // query centres that a metric reads, or the only one given, so that the policy's own
-// check says what it lacks.
+// check reports missing parts.
 func (s *profileSet) of(m *model.Model, name string, p *lukv.Policy) (*lukv.Profile, error) {
 	if p.Allocator.NeedsProfile() {
 		return s.find(m, name, p.Metric)
@@ -497,14 +497,14 @@ func (e *env) commandLine() string {
 // samplingFlags choose how tokens are drawn. Values that are not given come from the
 // checkpoint's generation_config.json.
 type samplingFlags struct {
-	MaxTokens         *int     `group:"sampling" placeholder:"N" help:"Longest answer in tokens (default: the checkpoint's, or 1024; 0: until the context is full)."`
+	MaxTokens         *int     `group:"sampling" placeholder:"N" help:"Limit the answer to N tokens (default: the checkpoint's limit, or 1024; 0: until the context is full)."`
 	Stop              []string `group:"sampling" sep:"none" placeholder:"TEXT" help:"End the answer before this text. May be repeated."`
-	Temperature       *float64 `group:"sampling" placeholder:"T" help:"Sampling temperature; 0 is greedy (default: the checkpoint's, or 1 if --top-k, --top-p or --min-p restricts the draw)."`
+	Temperature       *float64 `group:"sampling" placeholder:"T" help:"Set the sampling temperature; 0 is greedy (default: the checkpoint's, or 1 with --top-k, --top-p or --min-p)."`
 	TopK              *int     `group:"sampling" placeholder:"K" help:"Sample from the K most likely tokens; 0: all (default: the checkpoint's)."`
-	TopP              *float64 `group:"sampling" placeholder:"P" help:"Nucleus sampling: the most likely tokens with total probability P (default: the checkpoint's)."`
+	TopP              *float64 `group:"sampling" placeholder:"P" help:"Sample from the smallest set of tokens with probability P (default: the checkpoint's)."`
 	MinP              *float64 `group:"sampling" placeholder:"P" help:"Drop tokens less likely than P times the most likely one (default: the checkpoint's)."`
-	RepetitionPenalty *float64 `group:"sampling" placeholder:"F" help:"Penalty on tokens that already occurred; 1: none (default: the checkpoint's)."`
-	Seed              uint64   `group:"sampling" placeholder:"N" help:"Random seed (default 0). Equal seeds give equal answers."`
+	RepetitionPenalty *float64 `group:"sampling" placeholder:"F" help:"Penalise tokens that already occurred by this factor; 1: no penalty (default: the checkpoint's)."`
+	Seed              uint64   `group:"sampling" placeholder:"N" help:"Set the random seed (default 0). Equal seeds give equal answers."`
 }
 
 // sampling merges the flags with the checkpoint's own settings.

@@ -20,7 +20,7 @@ import (
 )
 
 type genCmd struct {
-	Ruler genRulerCmd `cmd:"" help:"Questions of RULER's thirteen tasks at any length."`
+	Ruler genRulerCmd `cmd:"" help:"Generate questions of RULER's thirteen tasks at any length."`
 }
 
 func (genCmd) Help() string {
@@ -30,24 +30,24 @@ func (genCmd) Help() string {
 }
 
 type genRulerCmd struct {
-	Model   string   `arg:"" help:"Model whose tokenizer counts the tokens: checkpoint folder, or name of a model that lukv pull has fetched."`
-	Out     string   `short:"o" required:"" placeholder:"DIR" help:"Folder of the files: DIR/LENGTH/TASK/validation.jsonl."`
-	Length  []string `sep:"none" placeholder:"N,…" help:"Tokens of a question with context and answer (default 4096)."`
-	Task    []string `sep:"none" placeholder:"NAME,…" help:"Tasks (default all): niah_single_1 to _3, niah_multikey_1 to _3, niah_multivalue, niah_multiquery, vt, cwe, fwe, qa_1, qa_2."`
-	Samples int      `default:"20" placeholder:"N" help:"Questions of each task (default ${default})."`
-	Seed    uint64   `default:"42" placeholder:"N" help:"Random seed (default ${default})."`
+	Model   string   `arg:"" help:"Model whose tokenizer counts the tokens: checkpoint folder, or name of a model fetched by lukv pull."`
+	Out     string   `short:"o" required:"" placeholder:"DIR" help:"Write DIR/LENGTH/TASK/validation.jsonl."`
+	Length  []string `sep:"none" placeholder:"N,…" help:"Make questions of N tokens, context and answer included (default 4096)."`
+	Task    []string `sep:"none" placeholder:"NAME,…" help:"Make these tasks (default all): niah_single_1 to _3, niah_multikey_1 to _3, niah_multivalue, niah_multiquery, vt, cwe, fwe, qa_1, qa_2."`
+	Samples int      `default:"20" placeholder:"N" help:"Make N questions of each task (default ${default})."`
+	Seed    uint64   `default:"42" placeholder:"N" help:"Set the random seed (default ${default})."`
 
-	Essays    string `placeholder:"PATH" help:"What needles are hidden in: PaulGrahamEssays.json, a .txt file or a folder of them."`
-	Noise     string `placeholder:"FILE" help:"The sentences that fill lines."`
-	Words     string `placeholder:"DIR" help:"Folder of nounlist.txt, adjectivelist.txt and verblist.txt."`
-	MoreWords string `placeholder:"FILE" help:"Words for long lists: english_words.json, or a word a line."`
-	Squad     string `placeholder:"FILE" help:"SQuAD's dev-v2.0.json, for qa_1."`
-	Hotpot    string `placeholder:"FILE" help:"HotpotQA's hotpot_dev_distractor_v1.json, for qa_2."`
-	Templates string `placeholder:"FILE" help:"Wording: JSON of {family: {template, answer_prefix, tokens_to_generate}} with RULER's families (niah, variable_tracking, common_words_extraction, freq_words_extraction, qa) and slots."`
+	Essays    string `placeholder:"PATH" help:"Hide needles in this text: PaulGrahamEssays.json, a .txt file, or a folder of .txt files."`
+	Noise     string `placeholder:"FILE" help:"Fill lines with the sentences of FILE."`
+	Words     string `placeholder:"DIR" help:"Read nounlist.txt, adjectivelist.txt and verblist.txt from DIR."`
+	MoreWords string `placeholder:"FILE" help:"Read words for long lists from FILE: english_words.json, or one word per line."`
+	Squad     string `placeholder:"FILE" help:"Read SQuAD's dev-v2.0.json, for qa_1."`
+	Hotpot    string `placeholder:"FILE" help:"Read HotpotQA's hotpot_dev_distractor_v1.json, for qa_2."`
+	Templates string `placeholder:"FILE" help:"Read the wording from FILE: JSON of {family: {template, answer_prefix, tokens_to_generate}} with RULER's families (niah, variable_tracking, common_words_extraction, freq_words_extraction, qa) and slots."`
 }
 
 func (genRulerCmd) Help() string {
-	return `Writes the files that RULER's own scripts write, by the same rules. Words, essays, documents and wording are built in unless flags name RULER's originals; scores on built-in data compare methods with each other, not with published figures, and its lines say "data": "builtin". Equal arguments give equal bytes.
+	return `Write the files of RULER's own scripts, by the same rules. Words, essays, documents and wording are built in unless flags name RULER's originals; scores on built-in data compare methods with each other, not with published figures, and its lines say "data": "builtin". Equal arguments give equal bytes.
 
 The questions are for instruction-tuned models. The embedded model (builtin) only retrieves sentences like those it was trained on and scores about 0 on them: for a test of the pipeline, evaluate it on its own samples (lukv eval builtin).
 

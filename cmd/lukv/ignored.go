@@ -125,7 +125,7 @@ func (f *samplingFlags) unused(g given) error {
 
 func (c *runCmd) unused(g given) error {
 	if c.Load != "" {
-		if err := g.unused("system", "the context of --load has what was in front of it"); err != nil {
+		if err := g.unused("system", "the context of --load includes its system prompt"); err != nil {
 			return err
 		}
 		const why = "the context of --load is compressed already, or was saved as it is"
@@ -231,17 +231,17 @@ func (c *evalCmd) unused(g given) error {
 
 func (c *serveCmd) unused(g given) error {
 	if g["quiet"] {
-		if err := g.unused("log-format", "--quiet: there is no log"); err != nil {
+		if err := g.unused("log-format", "--quiet turns the log off"); err != nil {
 			return err
 		}
 	}
 	if c.Store == "" {
-		if err := g.unused("store-bytes verify", "there is no --store"); err != nil {
+		if err := g.unused("store-bytes verify", "it needs --store"); err != nil {
 			return err
 		}
 	}
 	if c.KVEvents == "" {
-		if err := g.unused("kv-events-replay kv-events-name", "there is no --kv-events"); err != nil {
+		if err := g.unused("kv-events-replay kv-events-name", "it needs --kv-events"); err != nil {
 			return err
 		}
 	} else if c.MaxCache == 0 {
@@ -276,7 +276,7 @@ func (c *benchCmd) unused(g given) error {
 			budgetFlags+" "+shapingFlags, "--compare measures nothing")
 	}
 	if len(c.Models) > 0 && len(c.Shape) == 0 {
-		if err := g.unused("weights", "there are no random weights without --shape"); err != nil {
+		if err := g.unused("weights", "random weights need --shape"); err != nil {
 			return err
 		}
 	}

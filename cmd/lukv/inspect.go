@@ -19,13 +19,13 @@ import (
 
 type inspectCmd struct {
 	Path      string  `arg:"" help:"Checkpoint folder, hub name in the cache or builtin, profile (.npy too), saved session, trace, or safetensors file."`
-	Ratio     float64 `default:"0.8" placeholder:"R" help:"Profile: overall ratio of the heat map (default ${default})."`
-	SVG       string  `name:"svg" placeholder:"FILE" help:"Profile, saved session or trace: write the heat map as SVG; - is standard output, instead of anything else."`
-	Nearest   bool    `help:"Profile: the nearest level instead of interpolating."`
-	Tensors   bool    `help:"Checkpoint: list all tensors."`
-	Positions bool    `help:"Saved session or trace: list the positions that each head holds or kept; the text shows the first ones, --json all."`
-	Verify    bool    `help:"Checkpoint: read all weights and print their digest, which caches saved with --verify carry. The identity knows a sample of each tensor only."`
-	JSON      bool    `help:"One JSON object."`
+	Ratio     float64 `default:"0.8" placeholder:"R" help:"Show a profile's heat map at this overall ratio (default ${default})."`
+	SVG       string  `name:"svg" placeholder:"FILE" help:"Write the heat map of a profile, saved session or trace as SVG; - prints only the SVG to standard output."`
+	Nearest   bool    `help:"Show a profile's nearest level instead of interpolating."`
+	Tensors   bool    `help:"List all tensors of a checkpoint."`
+	Positions bool    `help:"List the positions that each head of a saved session or trace holds or kept; the text shows the first positions, --json all."`
+	Verify    bool    `help:"Read all weights of a checkpoint and print their digest, which caches saved with --verify carry. The identity covers only a sample of each tensor."`
+	JSON      bool    `help:"Print one JSON object."`
 }
 
 func (inspectCmd) Help() string {
@@ -44,7 +44,7 @@ Examples:
 
 func (c *inspectCmd) unused(g given) error {
 	if c.SVG == "-" {
-		return g.unused("json", "the picture goes to standard output instead of anything else")
+		return g.unused("json", "the picture replaces the text on standard output")
 	}
 	return nil
 }
@@ -102,7 +102,7 @@ func (c *inspectCmd) instead(e *env, h report.HeatMap, info any) (done bool, err
 	return false, nil
 }
 
-// writeHeads shows what every head holds or kept, and the fraction that was removed.
+// writeHeads shows the entries that every head holds or kept, and the fraction that was removed.
 func writeHeads(e *env, lengths [][]int, positions [][][]int32, removed [][]float64) error {
 	writeLengths(e.out, lengths)
 	writePositions(e.out, positions)

@@ -11,7 +11,7 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// checkpointInfo is what inspect --json prints for a checkpoint.
+// checkpointInfo is printed by inspect --json for a checkpoint.
 type checkpointInfo struct {
 	Format     string         `json:"format"`
 	Kind       string         `json:"kind"` // "checkpoint"

@@ -13,7 +13,7 @@ import (
 	"github.com/lukv/lukv/lukv/solve"
 )
 
-// profileInfo is what inspect --json prints for a profile.
+// profileInfo is printed by inspect --json for a profile.
 type profileInfo struct {
 	Format     string                `json:"format"`
 	Kind       string                `json:"kind"` // "profile"

@@ -12,7 +12,7 @@ import (
 	"github.com/lukv/lukv/model"
 )
 
-// cacheInfo is what inspect --json prints for a saved session or cache.
+// cacheInfo is printed by inspect --json for a saved session or cache.
 type cacheInfo struct {
 	Format        string       `json:"format"`
 	Kind          string       `json:"kind"` // "session" or "cache"

@@ -12,7 +12,7 @@ import (
 	"github.com/lukv/lukv/safetensors"
 )
 
-// traceInfo is what inspect --json prints for a trace. Rows of layers that were not
+// traceInfo is printed by inspect --json for a trace. Rows of layers that were not
 // compressed are null.
 type traceInfo struct {
 	Format    string       `json:"format"`
@@ -104,7 +104,7 @@ func writePositions(w io.Writer, positions [][][]int32) {
 }
 
 // ranges lists ascending positions, such as "0-3 7 9-12". A long list is cut short
-// and says how many more there are.
+// and ends with the number of positions left out.
 func ranges(positions []int32) string {
 	const long = 80
 	var b strings.Builder

@@ -26,18 +26,18 @@ import (
 
 // cli is the command line: one field per command.
 type cli struct {
-	Quiet   bool        `short:"q" help:"No progress on standard error."`
-	Verbose bool        `short:"v" help:"Log what the runtime does to standard error."`
+	Quiet   bool        `short:"q" help:"Print no progress on standard error."`
+	Verbose bool        `short:"v" help:"Log the runtime's actions to standard error."`
 	Version versionFlag `help:"Print the version and quit."`
 
 	Demo    demoCmd    `cmd:"" help:"Show cache compression at work on the embedded model (under a minute)."`
 	Run     runCmd     `cmd:"" help:"Answer a prompt, optionally from a compressed context."`
 	Profile profileCmd `cmd:"" help:"Measure a model's profile, from which the allocator lukv sets each head's budget."`
-	Probe   probeCmd   `cmd:"" help:"Measure which heads retrieve what a question asks for (allocator headkv)."`
-	Eval    evalCmd    `cmd:"" help:"Measure what compression costs on questions with known answers."`
+	Probe   probeCmd   `cmd:"" help:"Measure which heads retrieve the fact that a question asks for (allocator headkv)."`
+	Eval    evalCmd    `cmd:"" help:"Measure the cost of compression on questions with known answers."`
 	Score   scoreCmd   `cmd:"" help:"Rescore recorded answers, without a model."`
 	Report  reportCmd  `cmd:"" help:"Tabulate evaluation results."`
-	Analyze analyzeCmd `cmd:"" help:"Produce the data for figures: what compression loses and what it costs."`
+	Analyze analyzeCmd `cmd:"" help:"Produce the data for figures about losses and costs of compression."`
 	Plot    plotCmd    `cmd:"" help:"Draw figures from lukv analyze data."`
 	Inspect inspectCmd `cmd:"" help:"Show a checkpoint, profile, saved session or trace."`
 	Chat    chatCmd    `cmd:"" help:"Chat with a model."`

@@ -22,7 +22,7 @@ func (e *env) writeTo(path string, write func(io.Writer) error) error {
 }
 
 // An outputter is a command that works long before it writes to the files that its flags
-// name; "" and - stand for none.
+// name; "" and - mean none.
 type outputter interface{ outputs() []string }
 
 // checkOutputs returns an error if one of the files could not be written, before the work

@@ -13,15 +13,15 @@ import (
 
 type probeCmd struct {
 	modelFlags
-	Output   string   `short:"o" required:"" placeholder:"FILE" help:"Where the allocator goes, as JSON; - is standard output."`
-	Data     []string `short:"d" sep:"none" placeholder:"FILE" help:"Probes as JSON Lines of {context, needle, question, answer_prefix, answer}; the needle is a passage that occurs in the context once. May be repeated (default: facts hidden in a story)."`
-	Limit    int      `placeholder:"N" help:"Only the first N probes."`
-	MaxSteps int      `default:"${probesteps}" placeholder:"N" help:"Maximum answer length in tokens (default ${default})."`
-	Raw      bool     `help:"No chat template."`
+	Output   string   `short:"o" required:"" placeholder:"FILE" help:"Write the allocator to FILE as JSON; - is standard output."`
+	Data     []string `short:"d" sep:"none" placeholder:"FILE" help:"Read probes from FILE: JSON Lines of {context, needle, question, answer_prefix, answer}; the needle occurs in the context exactly once. May be repeated (default: facts hidden in a story)."`
+	Limit    int      `placeholder:"N" help:"Use only the first N probes."`
+	MaxSteps int      `default:"${probesteps}" placeholder:"N" help:"Limit answers to N tokens (default ${default})."`
+	Raw      bool     `help:"Do not apply the chat template."`
 }
 
 func (probeCmd) Help() string {
-	return `Measures how much each query head reads the fact that a question asks for, while the model answers: HeadKV's retrieval and reasoning probe, of which the allocator headkv makes budgets. Probes that are answered wrongly (F1 of the words at most 50 %) do not count. The result is that allocator.
+	return `Measure how much each query head attends to the fact that a question asks for while the model answers: HeadKV's retrieval and reasoning probe, from which the allocator headkv makes budgets. Probes with wrong answers (word F1 of at most 50 %) do not count. The result is the allocator as JSON.
 
 Examples:
 
@@ -64,7 +64,7 @@ func (c *probeCmd) Run(e *env) error {
 	line.clear()
 	e.note("%d of %d probes answered correctly", scores.Correct, scores.Probes)
 	if 2*scores.Correct < scores.Probes || scores.Correct < 4 {
-		e.note("note: so few correct answers say little of what the heads do")
+		e.note("note: so few correct answers give an unreliable measurement of the heads")
 	}
 	return e.writeTo(c.Output, func(w io.Writer) error {
 		_, err := fmt.Fprintln(w, a)

@@ -22,37 +22,37 @@ import (
 
 type profileCmd struct {
 	modelFlags
-	Output string `short:"o" required:"" placeholder:"FILE" help:"Where the profile goes; - is standard output. FILE.state keeps unfinished work."`
+	Output string `short:"o" required:"" placeholder:"FILE" help:"Write the profile to FILE; - is standard output. FILE.state keeps unfinished work."`
 
-	Metric string `group:"policy" placeholder:"NAME|JSON" help:"The metric whose ranking is profiled (default snapkv): ${metrics}; or JSON with parameters."`
+	Metric string `group:"policy" placeholder:"NAME|JSON" help:"Profile the ranking of this metric (default snapkv): ${metrics}; or JSON with parameters."`
 	protectFlags
 
-	Text      []string `sep:"none" placeholder:"FILE" help:"A calibration text; with --questions. May be repeated, in pairs."`
-	Questions []string `sep:"none" placeholder:"FILE" help:"Its questions: plain lines, or JSON Lines of {question, answer_prefix}."`
-	Data      []string `sep:"none" placeholder:"FILE" help:"Texts with questions as JSON Lines of {context, questions}. May be repeated."`
-	Limit     int      `placeholder:"N" help:"Only the first N questions of each text."`
-	Texts     int      `placeholder:"N" help:"Only the first N texts."`
-	Template  bool     `help:"Put text and questions into the chat template (default: plain text; builtin always as in its card)."`
+	Text      []string `sep:"none" placeholder:"FILE" help:"Calibrate on this text, with --questions. May be repeated, in pairs."`
+	Questions []string `sep:"none" placeholder:"FILE" help:"Ask these questions about the text: plain lines, or JSON Lines of {question, answer_prefix}."`
+	Data      []string `sep:"none" placeholder:"FILE" help:"Read texts with questions from FILE: JSON Lines of {context, questions}. May be repeated."`
+	Limit     int      `placeholder:"N" help:"Ask only the first N questions of each text."`
+	Texts     int      `placeholder:"N" help:"Use only the first N texts."`
+	Template  bool     `help:"Apply the chat template to text and questions (default: plain text; builtin always uses the prompt of its card)."`
 
-	Normalization   string  `enum:"none,layer,global" default:"none" help:"What an entry's usefulness is divided by: ${enum}."`
-	Objective       string  `enum:"importance,capacity,output-error,utility" default:"importance" help:"importance (or utility): how much the answers draw on what the metric ranks high, as published; capacity: the same without the gap to a perfect ranking; output-error: how far each head moves its output."`
-	Weights         string  `enum:"cut,span,none" default:"cut" help:"What the output errors of a layer weigh: cut: the effect of cutting it alone; span: its effect on a cut of all layers (many passes); none: the same for all."`
-	Scope           string  `enum:"global,layer" default:"global" help:"Heads compete in the whole model or inside their layer."`
-	Solver          string  `enum:"greedy,greedy+repair" default:"greedy" help:"${enum}."`
-	MaxSteps        int     `default:"64" placeholder:"N" help:"Tokens generated per question (default ${default})."`
-	MinRetention    float64 `default:"0.01" placeholder:"F" help:"Least fraction that a head keeps (default ${default})."`
-	IncludeQuestion bool    `help:"Count the last token of the question as a step, too."`
-	Temperature     float64 `group:"sampling" placeholder:"T" help:"Draw the answers instead of taking the most likely tokens."`
-	TopP            float64 `group:"sampling" placeholder:"P" help:"Draw from the most likely tokens that make up P; with --temperature."`
-	Seed            uint64  `group:"sampling" placeholder:"N" help:"Start of the random numbers (default 0); with --temperature."`
+	Normalization   string  `enum:"none,layer,global" default:"none" help:"Normalise the usefulness of entries: ${enum}."`
+	Objective       string  `enum:"importance,capacity,output-error,utility" default:"importance" help:"Set the objective. importance (or utility): how much answers draw on the entries that the metric ranks high, as published; capacity: the same without the gap to a perfect ranking; output-error: the change of each head's output."`
+	Weights         string  `enum:"cut,span,none" default:"cut" help:"Weight the output errors of layers by the effect of cutting each alone (cut), by each layer's effect on a cut of all layers, which takes many passes (span), or equally (none)."`
+	Scope           string  `enum:"global,layer" default:"global" help:"Let heads compete in the whole model (global) or in their layer."`
+	Solver          string  `enum:"greedy,greedy+repair" default:"greedy" help:"Set the solver: ${enum}."`
+	MaxSteps        int     `default:"64" placeholder:"N" help:"Generate at most N tokens per question (default ${default})."`
+	MinRetention    float64 `default:"0.01" placeholder:"F" help:"Keep at least this fraction of each head (default ${default})."`
+	IncludeQuestion bool    `help:"Count the last token of the question as a decoding step."`
+	Temperature     float64 `group:"sampling" placeholder:"T" help:"Sample the answers at this temperature (default: greedy)."`
+	TopP            float64 `group:"sampling" placeholder:"P" help:"Nucleus sampling: keep the smallest set of tokens with probability P; with --temperature."`
+	Seed            uint64  `group:"sampling" placeholder:"N" help:"Set the random seed (default 0); with --temperature."`
 
 	NPY     string `name:"npy" placeholder:"FILE" help:"Also write the ratios as .npy, float64 [99, layers, KV heads]; - is standard output."`
-	FromNPY string `name:"from-npy" placeholder:"FILE" help:"Measure nothing: make the profile from such a file, which is taken to be of this model and metric."`
+	FromNPY string `name:"from-npy" placeholder:"FILE" help:"Measure nothing; convert the .npy file, assumed to belong to this model and metric."`
 	JSON    bool   `help:"Print the summary as one JSON object."`
 }
 
 func (profileCmd) Help() string {
-	return `Reads each text with the full cache, answers its questions, measures how much the answers drew on each cache entry, and solves for the budgets that lose least at 99 levels of compression if the metric does the ranking. The mean over all questions is the profile. Two runs give the same bytes. Of the metric triattention it holds the centres of the queries too, as measured on the texts.
+	return `Prefill each text with the full cache, answer its questions, measure how much the answers drew on each cache entry, and solve for the budgets that lose least at 99 levels of compression with the metric's ranking. The mean over all questions is the profile. Two runs give the same bytes. For the metric triattention, the profile also holds the centres of the queries on the texts.
 
 Work that was interrupted goes on from FILE.state when the same command is given again.
 
@@ -72,7 +72,7 @@ Examples:
 // profileFormat is the format identifier that profile --json prints.
 const profileFormat = "lukv profile summary 1"
 
-// profileSummary is what profile --json prints.
+// profileSummary is printed by profile --json.
 type profileSummary struct {
 	Format     string               `json:"format"`
 	Path       string               `json:"path"`
@@ -96,7 +96,7 @@ type profileSummary struct {
 
 	Levels []levelSummary `json:"levels"`
 
-	// Notes are what a user should know about the calibration texts, and about
+	// Notes are warnings about the calibration texts, and about
 	// budgets that the profile gives to contexts like those it was measured on.
 	Notes []string `json:"notes"`
 }
@@ -301,7 +301,7 @@ func (k *maker) measure(metric lukv.MetricConfig) (*lukv.Profile, error) {
 		return nil, fmt.Errorf("%w (remove %s to begin anew)", err, o.State)
 	}
 	if err != nil && k.e.ctx.Err() != nil && exists(o.State) {
-		k.e.note("unfinished work is in %s; the same command goes on from there", o.State)
+		k.e.note("unfinished work is in %s; the same command continues from it", o.State)
 	}
 	return p, err
 }
@@ -380,7 +380,7 @@ func (k *maker) save(p *lukv.Profile) error {
 	return removeState(statePath(k.Output))
 }
 
-// summarize completes the summary with what the profile itself says.
+// summarize completes the summary from the profile.
 func (k *maker) summarize(p *lukv.Profile) error {
 	s := &k.summary
 	var err error
@@ -495,7 +495,7 @@ func (k *maker) print(p *lukv.Profile) error {
 	return writeLevels(out, s)
 }
 
-// writeLevels prints some levels: what they remove, what that loses, and how far
+// writeLevels prints some levels: the fractions removed, the losses, and how far
 // the loss may be above the optimum.
 func writeLevels(w io.Writer, s *profileSummary) error {
 	t := report.Table{Right: []int{0, 1, 2, 3, 4, 5}}

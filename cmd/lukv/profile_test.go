@@ -80,7 +80,7 @@ func TestProfile(t *testing.T) {
 	// Interrupted after two questions and resumed: the same bytes.
 	o := interrupted(t, "question measured", 2, args("c", "-v")...)
 	assert.Equal(t, exitInterrupted, o.code, o.err)
-	assert.Contains(t, o.err, "goes on from there")
+	assert.Contains(t, o.err, "the same command continues from it")
 	holds(t, dir, "a", "a.npy", "b", "c.state")
 	assert.Contains(t, ok(t, "inspect", file("c.state")), "unfinished")
 	fails(t, exitRefused, "remove "+file("c.state"), args("c", "--max-steps", "9")...)

@@ -10,11 +10,11 @@ import (
 
 type pullCmd struct {
 	Name     string   `arg:"" placeholder:"OWNER/NAME" help:"Model on the hub: OWNER/NAME, with @REVISION and, for a GGUF file, :TAG."`
-	Include  []string `sep:"none" placeholder:"PATTERN" help:"Download the files that match instead of those needed here, such as '*.json' or 'original/'. May be repeated."`
-	Exclude  []string `sep:"none" placeholder:"PATTERN" help:"Leave out files that match. May be repeated."`
-	Parallel int      `default:"4" placeholder:"N" help:"Files downloaded at once (default ${default})."`
-	Verify   bool     `help:"Compare files that are in the cache with their hashes, and fetch those again that differ."`
-	JSON     bool     `help:"One JSON object with folder, commit and files instead of the folder's name."`
+	Include  []string `sep:"none" placeholder:"PATTERN" help:"Download matching files instead of those that lukv needs, such as '*.json' or 'original/'. May be repeated."`
+	Exclude  []string `sep:"none" placeholder:"PATTERN" help:"Skip matching files. May be repeated."`
+	Parallel int      `default:"4" placeholder:"N" help:"Download N files at once (default ${default})."`
+	Verify   bool     `help:"Compare cached files with their hashes, and fetch damaged files again."`
+	JSON     bool     `help:"Print one JSON object with folder, commit and files instead of the folder's name."`
 }
 
 func (pullCmd) Help() string {

@@ -9,17 +9,17 @@ import (
 )
 
 type reportCmd struct {
-	Runs []string `arg:"" name:"run" help:"Evaluation runs, as lukv score takes them."`
+	Runs []string `arg:"" name:"run" help:"Evaluation runs, in the formats of lukv score."`
 
-	By        string   `enum:"task,category,ratio" default:"task" help:"Columns: ${enum}."`
-	Ratio     []string `sep:"none" placeholder:"R,…" help:"Only these ratios (default: all)."`
-	Metric    []string `sep:"none" placeholder:"NAME,…" help:"Only these metrics (default: all)."`
-	Allocator []string `sep:"none" placeholder:"NAME,…" help:"Only these allocators (default: all)."`
+	By        string   `enum:"task,category,ratio" default:"task" help:"Set the columns: ${enum}."`
+	Ratio     []string `sep:"none" placeholder:"R,…" help:"Show only these ratios (default: all)."`
+	Metric    []string `sep:"none" placeholder:"NAME,…" help:"Show only these metrics (default: all)."`
+	Allocator []string `sep:"none" placeholder:"NAME,…" help:"Show only these allocators (default: all)."`
 
-	CI             bool   `name:"ci" help:"95 % intervals: bootstrap over items, Wilson's where there are fewer than ten."`
-	Against        string `placeholder:"NAME" help:"Paired differences of every allocator and this one, over the items that both answered."`
-	Reference      string `placeholder:"FILE" help:"Published scores as CSV with model, allocator, metric, ratio and tasks or categories; their rows stand beside ours."`
-	ReferenceModel string `placeholder:"NAME" help:"Of these, one model's."`
+	CI             bool   `name:"ci" help:"Add 95 % intervals: bootstrap over items, Wilson's interval below ten items."`
+	Against        string `placeholder:"NAME" help:"Show paired differences of every allocator from this one, over the items that both answered."`
+	Reference      string `placeholder:"FILE" help:"Add rows of published scores: CSV with model, allocator, metric, ratio and tasks or categories."`
+	ReferenceModel string `placeholder:"NAME" help:"Add only the published scores of this model."`
 
 	CSV   bool `name:"csv" xor:"format" help:"Print CSV in long form."`
 	JSON  bool `name:"json" xor:"format" help:"Print one JSON object."`
@@ -27,7 +27,7 @@ type reportCmd struct {
 }
 
 func (reportCmd) Help() string {
-	return `Makes tables of runs, as Markdown unless told otherwise: a row per method, the full cache first, scores in percent, the best allocator of each metric and ratio bold. n is the number of items scored.
+	return `Make tables of runs, as Markdown by default: a row per method, the full cache first, scores in percent, the best allocator of each metric and ratio bold. n is the number of items scored.
 
 Examples:
 
@@ -80,7 +80,7 @@ func (c *reportCmd) Run(e *env) error {
 
 func (c *reportCmd) unused(g given) error {
 	if !g["reference"] {
-		if err := g.unused("reference-model", "there are no published scores without --reference"); err != nil {
+		if err := g.unused("reference-model", "published scores need --reference"); err != nil {
 			return err
 		}
 	}

@@ -25,27 +25,27 @@ import (
 type runCmd struct {
 	modelFlags
 	verifyFlag
-	Prompt string `arg:"" optional:"" help:"The question; without it, it is read from standard input."`
+	Prompt string `arg:"" optional:"" help:"Question (default: standard input)."`
 
-	Context      []string `short:"c" sep:"none" placeholder:"FILE" help:"Text in front of the prompt, which can be compressed; - is standard input. May be repeated."`
-	System       string   `short:"s" placeholder:"TEXT" help:"System prompt, in front of the context; it is never evicted."`
+	Context      []string `short:"c" sep:"none" placeholder:"FILE" help:"Put this text before the prompt; it can be compressed. - is standard input. May be repeated."`
+	System       string   `short:"s" placeholder:"TEXT" help:"Set the system prompt, which precedes the context and is never evicted."`
 	AnswerPrefix string   `placeholder:"TEXT" help:"Start the answer with TEXT; the model continues it."`
-	Raw          bool     `help:"No chat template: context and prompt as they are, control tokens included, one behind the other."`
-	Save         string   `placeholder:"FILE" help:"Save the context's cache, before the prompt; - is standard output. The prompt may then be left out."`
-	Load         string   `placeholder:"FILE" help:"Begin with a context saved before instead of --context."`
-	Trace        string   `placeholder:"FILE" help:"Write what each head kept of the context, with scores and budgets, and what it lost while decoding, as a safetensors file."`
-	Lookup       bool     `help:"Compute several tokens at once where the answer quotes context, prompt or itself: the same answer, faster."`
-	HugePages    bool     `help:"Keep the cache in the system's large pages (Linux): long contexts are read faster. Not with compression, whose memory leaves in small pieces."`
+	Raw          bool     `help:"Do not apply the chat template: use context and prompt unchanged, including control tokens, concatenated."`
+	Save         string   `placeholder:"FILE" help:"Save the context's cache, without the prompt; - is standard output. The prompt is then optional."`
+	Load         string   `placeholder:"FILE" help:"Start with a saved context instead of --context."`
+	Trace        string   `placeholder:"FILE" help:"Write the entries that each head kept and lost, with scores and budgets, as a safetensors file."`
+	Lookup       bool     `help:"Compute several tokens at once where the answer quotes context, prompt or itself; the answer is the same."`
+	HugePages    bool     `help:"Keep the cache in the system's large pages (Linux), which speeds up long contexts. Not with compression, which frees small pieces of memory."`
 	Stats        bool     `help:"Print tokens, times and cache sizes on standard error."`
-	JSON         bool     `help:"One JSON object with answer and statistics instead of the text."`
-	Logprobs     int      `placeholder:"N" help:"With --json: the answer's tokens with their log-probabilities and the N best alternatives each."`
+	JSON         bool     `help:"Print one JSON object with answer and statistics instead of the text."`
+	Logprobs     int      `placeholder:"N" help:"With --json: print the answer's tokens with log-probabilities and the N most likely alternatives of each."`
 
 	policyFlags
 	samplingFlags
 }
 
 func (runCmd) Help() string {
-	return `The context is read first and compressed before the prompt is known; system prompt, prompt and answer are never evicted. The answer is streamed. A policy that compresses while decoding, renumbers positions or looks at the queries of all tokens compresses the system prompt with the context, and a note says so.
+	return `The context is prefilled and compressed before the prompt is known; system prompt, prompt and answer are never evicted. The answer is streamed. A policy that compresses while decoding, renumbers positions or uses the queries of all tokens also compresses the system prompt, with a note.
 
 Examples:
 
@@ -66,7 +66,7 @@ Examples:
   lukv run DIR -c contract.txt --lookup --stats "Quote the clauses about notice."`
 }
 
-// runResult is what run --json prints.
+// runResult is printed by run --json.
 type runResult struct {
 	Model  string             `json:"model"`
 	Answer string             `json:"answer"`
@@ -481,7 +481,7 @@ func budgeted(p *lukv.Policy) bool {
 	return p.Ratio > 0 || p.BudgetTokens > 0 || p.BudgetBytes > 0
 }
 
-// advise prints what a user should know about how the context was compressed.
+// advise prints notes about the compression of the context.
 func (e *env) advise(s *model.Session) {
 	for _, note := range s.Notes() {
 		e.note("note: %s", note)

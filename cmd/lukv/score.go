@@ -7,7 +7,7 @@ import (
 )
 
 type scoreCmd struct {
-	Runs []string `arg:"" name:"run" help:"Folders of lukv eval --out, files of --items; predictions of kvpress, RULER or LongBench, or a folder of them."`
+	Runs []string `arg:"" name:"run" help:"Folders of lukv eval --out, files of --items, or predictions of kvpress, RULER or LongBench (files or folders)."`
 
 	scoringFlags
 	CSV      bool `name:"csv" xor:"format" help:"Print CSV in long form."`
@@ -16,7 +16,7 @@ type scoreCmd struct {
 }
 
 func (scoreCmd) Help() string {
-	return `Scores answers again, without a model. Read are the program's own, kvpress's predictions.csv, whose folder names the method, RULER's pred/TASK.jsonl and LongBench's pred/MODEL/DATASET.jsonl. Nothing is written.
+	return `Score recorded answers again, without a model: lukv's own, kvpress's predictions.csv, whose folder names the method, RULER's pred/TASK.jsonl and LongBench's pred/MODEL/DATASET.jsonl. Nothing is written.
 
 Examples:
 

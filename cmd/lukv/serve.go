@@ -23,36 +23,36 @@ import (
 )
 
 type serveCmd struct {
-	Models []string `arg:"" name:"model" help:"Checkpoint folders, names of models that lukv pull has fetched, or builtin; NAME=MODEL serves one under another name."`
+	Models []string `arg:"" name:"model" help:"Checkpoint folders, names of models fetched by lukv pull, or builtin; NAME=MODEL serves a model under another name."`
 
-	Listen      string        `default:"127.0.0.1:8000" placeholder:"ADDRESS" help:"Where to listen (default ${default}: this machine only)."`
-	KeyFile     string        `type:"path" placeholder:"FILE" help:"API keys that are accepted, one a line; read again on SIGHUP, as are the files of --tls-cert, --tls-key and --profile. LUKV_API_KEY holds one, too."`
-	Insecure    bool          `help:"Listen on other addresses than this machine's without an API key."`
-	Host        []string      `placeholder:"NAME" help:"Names under which the server may be reached (default: those of this machine if it listens there only, else all). May be repeated."`
-	CORSOrigin  []string      `name:"cors-origin" placeholder:"ORIGIN" help:"Web pages that browsers let use the server besides its own, such as https://chat.example (default: none). May be repeated."`
-	TLSCert     string        `type:"path" placeholder:"FILE" help:"Certificate, for HTTPS."`
-	TLSKey      string        `type:"path" placeholder:"FILE" help:"Its key."`
-	MaxBody     byteSize      `default:"32MiB" placeholder:"SIZE" help:"Longest request (default ${default})."`
-	MaxConns    int           `name:"max-connections" default:"1024" placeholder:"N" help:"Bound the connections at once (default ${default}); more take the places of those that wait for their clients."`
-	MaxRequests byteSize      `name:"max-request-memory" placeholder:"SIZE" help:"Bound the memory of all requests and answers in progress, without caches (default: a quarter of the memory that is available at the start); more are refused with 503."`
-	MaxRunning  int           `default:"64" placeholder:"N" help:"Answers computed at once (default ${default})."`
-	MaxQueue    int           `default:"256" placeholder:"N" help:"Requests that wait (default ${default}); more are refused with 429."`
-	Latency     time.Duration `default:"100ms" placeholder:"TIME" help:"Time between two tokens of an answer while prompts of others are read (default ${default})."`
-	Lookup      bool          `help:"Compute several tokens of an answer at once where it quotes its prompt: the same answers, faster."`
-	Grace       time.Duration `default:"1s" placeholder:"TIME" help:"Time after SIGTERM in which requests are still taken while /ready says no: routers take a moment (default ${default})."`
-	Drain       time.Duration `default:"25s" placeholder:"TIME" help:"Time for answers in progress after that (default ${default})."`
-	LogFormat   string        `enum:"text,json" default:"text" help:"Lines of the log, one a request, without its contents: ${enum}."`
-	UnloadAfter time.Duration `placeholder:"TIME" help:"Load models when they are first asked for, and let one go that nobody has asked for this long."`
-	MaxMemory   byteSize      `placeholder:"SIZE" help:"Load models when they are first asked for, and let others go, the longest unused first, that weights and caches of all take at most this. Needs --max-cache."`
-	Profile     []string      `type:"path" placeholder:"FILE" help:"Profile that kv_compression may name, by its file's name without ending. May be repeated."`
-	Compress    string        `name:"kv-compression" placeholder:"JSON" help:"Policy for contexts and documents of requests that name none, as JSON."`
+	Listen      string        `default:"127.0.0.1:8000" placeholder:"ADDRESS" help:"Listen on this address (default ${default}: this machine only)."`
+	KeyFile     string        `type:"path" placeholder:"FILE" help:"Accept the API keys in FILE, one per line, and that in LUKV_API_KEY. SIGHUP reloads this file and those of --tls-cert, --tls-key and --profile."`
+	Insecure    bool          `help:"Listen on addresses other than this machine's without an API key."`
+	Host        []string      `placeholder:"NAME" help:"Accept requests for this host name (default: this machine's names if the server listens only there, otherwise all names). May be repeated."`
+	CORSOrigin  []string      `name:"cors-origin" placeholder:"ORIGIN" help:"Allow web pages of this origin, such as https://chat.example (default: only the server's own page). May be repeated."`
+	TLSCert     string        `type:"path" placeholder:"FILE" help:"Serve HTTPS with this certificate."`
+	TLSKey      string        `type:"path" placeholder:"FILE" help:"Read the certificate's key from FILE."`
+	MaxBody     byteSize      `default:"32MiB" placeholder:"SIZE" help:"Refuse request bodies of more than SIZE (default ${default})."`
+	MaxConns    int           `name:"max-connections" default:"1024" placeholder:"N" help:"Accept at most N connections at once (default ${default}); further connections replace those that wait for their clients."`
+	MaxRequests byteSize      `name:"max-request-memory" placeholder:"SIZE" help:"Limit the memory of all requests and answers in progress, without caches, to SIZE (default: a quarter of the memory available at the start); refuse further requests with status 503."`
+	MaxRunning  int           `default:"64" placeholder:"N" help:"Decode at most N answers at once (default ${default})."`
+	MaxQueue    int           `default:"256" placeholder:"N" help:"Let at most N requests wait (default ${default}); refuse further requests with status 429."`
+	Latency     time.Duration `default:"100ms" placeholder:"TIME" help:"Aim for this time between tokens of an answer during the prefill of other prompts (default ${default})."`
+	Lookup      bool          `help:"Compute several tokens at once where an answer quotes its prompt; the answers are the same."`
+	Grace       time.Duration `default:"1s" placeholder:"TIME" help:"After SIGTERM, accept requests for this time while /ready fails, so that routers can react (default ${default})."`
+	Drain       time.Duration `default:"25s" placeholder:"TIME" help:"Then allow this time for answers in progress (default ${default})."`
+	LogFormat   string        `enum:"text,json" default:"text" help:"Set the form of the log, which has one line per request without its contents: ${enum}."`
+	UnloadAfter time.Duration `placeholder:"TIME" help:"Load models on demand, and unload a model that is unused for this time."`
+	MaxMemory   byteSize      `placeholder:"SIZE" help:"Load models on demand, and unload the least recently used so that weights and caches of all models take at most SIZE. Needs --max-cache."`
+	Profile     []string      `type:"path" placeholder:"FILE" help:"Load a profile that kv_compression may name, by its file name without extension. May be repeated."`
+	Compress    string        `name:"kv-compression" placeholder:"JSON" help:"Set the policy, as JSON, for contexts and documents of requests without a policy."`
 
-	KVEvents       string `name:"kv-events" placeholder:"ADDRESS" help:"Where to publish which prompts are in the cache, for routers: vLLM's KV events over ZeroMQ."`
-	KVEventsReplay string `name:"kv-events-replay" placeholder:"ADDRESS" help:"Where those who come late get the last events again."`
-	KVEventsName   string `name:"kv-events-name" placeholder:"NAME" help:"Address and port by which the router knows this server (default: those of --listen)."`
+	KVEvents       string `name:"kv-events" placeholder:"ADDRESS" help:"Publish the cached prompts at this address, for routers: vLLM's KV events over ZeroMQ."`
+	KVEventsReplay string `name:"kv-events-replay" placeholder:"ADDRESS" help:"Replay recent events at this address, for late subscribers."`
+	KVEventsName   string `name:"kv-events-name" placeholder:"NAME" help:"Publish events under this address and port, by which the router knows the server (default: those of --listen)."`
 
-	Store      string   `type:"path" placeholder:"FOLDER" help:"Folder in which documents and caches of prompts stay beyond the end of the server."`
-	StoreBytes byteSize `placeholder:"SIZE" help:"Most that caches of a model take there (default: no bound); the least used go."`
+	Store      string   `type:"path" placeholder:"FOLDER" help:"Keep documents and caches of prompts in DIR across restarts."`
+	StoreBytes byteSize `placeholder:"SIZE" help:"Limit the stored caches of a model to SIZE and remove the least recently used (default: no limit)."`
 
 	runtimeFlags
 	verifyFlag
@@ -61,7 +61,7 @@ type serveCmd struct {
 func (serveCmd) Help() string {
 	return `Answers over HTTP as the OpenAI API does: /v1/chat/completions, /v1/completions, /v1/models, with /tokenize, /detokenize, /health, /ready and /metrics as in vLLM. Requests run together as one batch; an answer does not depend on its neighbours, to the bit.
 
-A request's "context", or a text put in with POST /v1/documents and named as "document", stands in front of the first message; "kv_compression", a policy as JSON, says how its cache is compressed before the question is read. --max-cache bounds the caches of all requests of a model together; a request that can never fit is refused with the numbers. With --store, documents and their caches are there when the server is started again, however it ended.
+A request's "context", or a text uploaded with POST /v1/documents and named as "document", precedes the first message; "kv_compression", a policy as JSON, compresses its cache before the question is processed. --max-cache bounds the caches of all requests of a model together; a request that can never fit is refused with the numbers. With --store, documents and their caches survive a restart, after a crash too.
 
 With --kv-events, routers that subscribe know the blocks of prompts in the cache, and send requests that begin alike to the server that has them. The events hold the tokens of prompts and are for everybody who reaches the address.
 

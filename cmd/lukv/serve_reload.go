@@ -68,9 +68,9 @@ func (r *reloader) reload() {
 			continue
 		}
 		if err := x.read(); err != nil {
-			r.log.Error(x.what+" stay as they were", "error", err)
+			r.log.Error(x.what+" unchanged", "error", err)
 		} else {
-			r.log.Info(x.what + " read again")
+			r.log.Info(x.what + " reloaded")
 		}
 	}
 }

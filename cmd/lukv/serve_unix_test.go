@@ -103,5 +103,5 @@ func TestServeReadsFilesAgain(t *testing.T) {
 	require.Equal(t, string(second.Signature), serial())
 	require.Equal(t, 200, status("keydiff"))
 	log := stop()
-	require.Contains(t, log, "certificate read again")
+	require.Contains(t, log, "certificate reloaded")
 }

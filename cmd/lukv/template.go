@@ -14,20 +14,20 @@ import (
 type templateCmd struct {
 	Model string `arg:"" help:"Checkpoint folder, GGUF file, hub name in the cache, or builtin."`
 
-	User     []string `short:"u" sep:"none" placeholder:"TEXT" help:"A message of the user. May be repeated: what --messages has comes first."`
-	System   string   `short:"s" placeholder:"TEXT" help:"A system message in front."`
-	Messages string   `placeholder:"FILE" help:"JSON array of messages, or an object with messages and perhaps tools, as chat servers take them; - is standard input."`
-	Tools    string   `placeholder:"FILE" help:"JSON array of tools."`
-	Vars     string   `placeholder:"JSON" help:"Object of further variables, such as '{\"enable_thinking\":false}'."`
-	Name     string   `default:"default" placeholder:"NAME" help:"Template to use if the checkpoint has several."`
+	User     []string `short:"u" sep:"none" placeholder:"TEXT" help:"Add a user message after those of --messages. May be repeated."`
+	System   string   `short:"s" placeholder:"TEXT" help:"Add a system message before all others."`
+	Messages string   `placeholder:"FILE" help:"Read messages from FILE: a JSON array, or an object with messages and optional tools, as in chat APIs; - is standard input."`
+	Tools    string   `placeholder:"FILE" help:"Read tools from FILE, a JSON array."`
+	Vars     string   `placeholder:"JSON" help:"Set further variables from a JSON object, such as '{\"enable_thinking\":false}'."`
+	Name     string   `default:"default" placeholder:"NAME" help:"Use this template of a checkpoint with several templates."`
 
-	GenerationPrompt bool `default:"true" negatable:"" help:"End with the start of an answer (default; --no-generation-prompt: do not)."`
+	GenerationPrompt bool `default:"true" negatable:"" help:"End with the start of an answer (default; disable with --no-generation-prompt)."`
 	Tokens           bool `help:"Print the prompt's tokens instead of its text."`
-	JSON             bool `help:"One JSON object with prompt and token ids."`
+	JSON             bool `help:"Print one JSON object with prompt and token ids."`
 }
 
 func (templateCmd) Help() string {
-	return `Prints the prompt that the model's chat template makes of a conversation, byte for byte.
+	return `Print the prompt that the model's chat template makes of a conversation, byte for byte.
 
 Examples:
 

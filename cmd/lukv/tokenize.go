@@ -12,18 +12,18 @@ import (
 
 type tokenizeCmd struct {
 	Model string `arg:"" help:"Checkpoint folder, GGUF file, hub name in the cache, vocabulary file, or builtin."`
-	Text  string `arg:"" optional:"" help:"The text, or with --decode the ids; without it, standard input is read."`
+	Text  string `arg:"" optional:"" help:"Text, or ids with --decode (default: standard input)."`
 
 	AddSpecial    bool `help:"Add the special tokens that the checkpoint puts around a text."`
-	SpecialAsText bool `help:"Special tokens in the text are ordinary text."`
-	Decode        bool `help:"The other way: ids, separated by blanks or commas, to text."`
-	SkipSpecial   bool `help:"With --decode: leave special tokens out."`
-	Count         bool `help:"Print the number of tokens only."`
-	JSON          bool `help:"One JSON object."`
+	SpecialAsText bool `help:"Encode special tokens in the text as ordinary text."`
+	Decode        bool `help:"Decode ids, separated by blanks or commas, to text."`
+	SkipSpecial   bool `help:"With --decode: omit special tokens."`
+	Count         bool `help:"Print only the number of tokens."`
+	JSON          bool `help:"Print one JSON object."`
 }
 
 func (tokenizeCmd) Help() string {
-	return `Prints a line for each token: its id, the bytes of the text that it stands for, its name in the vocabulary, and that text, quoted.
+	return `Print a line for each token: its id, the range of bytes in the text, its name in the vocabulary, and its text, quoted.
 
 Examples:
 

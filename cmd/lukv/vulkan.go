@@ -2,4 +2,4 @@
 
 package main
 
-import _ "github.com/lukv/lukv/kernels/vulkan" // the driver behind --device vulkan
+import _ "github.com/lukv/lukv/kernels/vulkan" // the driver of --device vulkan

@@ -19,8 +19,8 @@ import (
 // memory than is free or allowed. The error names both amounts.
 var ErrMemory = errors.New("not enough free memory")
 
-// Options say what is measured. Every combination of the lists is a point; an
-// empty list stands for its default.
+// Options configure a run. Every combination of the lists is a point; an empty list
+// means its default.
 type Options struct {
 	Threads     []int             // 0: all processors (default)
 	Precision   []model.Precision // default PrecisionAuto
@@ -67,7 +67,7 @@ type Options struct {
 	Save func(*Report) error
 
 	// Progress, if not nil, is called before each repetition with the points
-	// done, their number, and what comes next.
+	// done, their number, and a description of the next one.
 	Progress func(done, total int, next string)
 }
 
@@ -131,7 +131,7 @@ const (
 	TestDecode  = "decode"
 )
 
-// Key says what a point measures: points of different reports with equal keys can be
+// Key identifies a point: points of different reports with equal keys can be
 // compared.
 type Key struct {
 	Model     string  `json:"model"`
@@ -399,7 +399,7 @@ func keyOf(s *Source, m *model.Model) Key {
 }
 
 // points returns the points of an open model, those without compression first. It
-// leaves out what makes no difference: compression when decoding from an empty
+// leaves out combinations without effect: compression when decoding from an empty
 // cache, and batches in prefill.
 func (r *runner) points(s *Source, m *model.Model) ([]*course, error) {
 	o, base := r.o, keyOf(s, m)

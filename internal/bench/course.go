@@ -63,7 +63,7 @@ func (c *course) measure(ctx context.Context) (*Point, error) {
 	return c.point, nil
 }
 
-// fits returns ErrMemory if there is no room for the point's caches.
+// fits returns ErrMemory if the point's caches do not fit.
 func (c *course) fits(need int64) error {
 	var there int64
 	if dev := c.m.Device(); dev != nil {

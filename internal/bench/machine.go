@@ -27,7 +27,7 @@ type Machine struct {
 	Memory     int64    `json:"memory_bytes"`
 	Go         string   `json:"go"`
 
-	// Limits are what the machine can do at best, measured when the run began.
+	// Limits are the best rates of the machine, measured when the run began.
 	Limits []Limit `json:"limits"`
 
 	// RoundTrip is the time in seconds that a cache line takes from one core to

@@ -41,7 +41,7 @@ type DeviceReport struct {
 type Point struct {
 	Key
 
-	// Error says why the point was not measured. The other fields are then zero.
+	// Error is the reason why the point was not measured. The other fields are then zero.
 	Error string `json:"error,omitempty"`
 
 	// Speed is the median in tokens per second of all sessions together, Low
@@ -63,7 +63,7 @@ type Point struct {
 	// the point without compression; both are first divided by the probes around them.
 	VersusFull float64 `json:"versus_full,omitempty"`
 
-	// BytesPerStep is what a decoding step reads, CacheRead the cache's part.
+	// BytesPerStep are the bytes read by a decoding step, CacheRead the cache's part.
 	// Flop and AttentionFlop are the operations of matrix products and of
 	// attention in a decoding step or a whole prefill.
 	BytesPerStep  int64 `json:"bytes_per_step,omitempty"`
@@ -71,7 +71,7 @@ type Point struct {
 	Flop          int64 `json:"flop"`
 	AttentionFlop int64 `json:"attention_flop"`
 
-	// CacheBytes is what the caches of all sessions held at the end,
+	// CacheBytes are the bytes of the caches of all sessions at the end,
 	// PeakCacheBytes the most they ever held, and Kept the entries as a fraction
 	// of those of an uncompressed cache.
 	CacheBytes     int64   `json:"cache_bytes"`
@@ -90,8 +90,8 @@ type Point struct {
 	DeviceBytes int64 `json:"device_bytes,omitempty"`
 
 	// Ranking is the share of a compressing prefill spent on ranking and eviction
-	// after the layers' computation; what metrics collect during that computation
-	// counts only in VersusFull.
+	// after the layers' computation; the work of metrics during that
+	// computation counts only in VersusFull.
 	Ranking float64 `json:"ranking,omitempty"`
 
 	// Allocations is the median number of heap allocations per decoded token.
@@ -209,7 +209,7 @@ func (p *Point) note() string {
 }
 
 // table returns the columns that differ, the header and the rows of the points
-// that were measured, and what all of them have in common.
+// that were measured, and their common columns.
 func (r *Report) table() (cols []column, rows [][]string, common string) {
 	var same []string
 	for _, c := range columns {
@@ -298,7 +298,7 @@ func (r *Report) lines() []string {
 	return out
 }
 
-// ends describes what is missing.
+// ends lists missing points.
 func (r *Report) ends() []string {
 	var out []string
 	for i := range r.Points {

@@ -12,7 +12,7 @@ import (
 	"github.com/lukv/lukv/internal/report"
 )
 
-// ReadReport reads the report in a JSON file, nil if there is no such file.
+// ReadReport reads the report in a JSON file, nil if the file does not exist.
 func ReadReport(path string) (*Report, error) {
 	data, err := inputfile.Read(path, maxResult)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -49,7 +49,7 @@ func (r *runner) resume(old *Report) error {
 		{"program", old.Version + " " + old.Revision, r.o.Version + " " + r.o.Revision},
 	} {
 		if c.found != c.expected {
-			return fmt.Errorf("go on with earlier measurements: another %s made them: found %s, expected %s", c.what, c.found, c.expected)
+			return fmt.Errorf("resume earlier measurements: %s: found %s, expected %s", c.what, c.found, c.expected)
 		}
 	}
 	r.report.Started = old.Started

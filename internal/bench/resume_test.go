@@ -59,10 +59,10 @@ func TestResume(t *testing.T) {
 
 	o.Revision = "abd"
 	_, err = Run(t.Context(), source(), o)
-	require.ErrorContains(t, err, "another program made them: found v1 abc, expected v1 abd")
+	require.ErrorContains(t, err, "resume earlier measurements: program: found v1 abc, expected v1 abd")
 	o.Revision, first.Machine.Processors = "abc", 1000
 	_, err = Run(t.Context(), source(), o)
-	require.ErrorContains(t, err, "another number of processors")
+	require.ErrorContains(t, err, "resume earlier measurements: number of processors")
 
 	require.NoError(t, os.WriteFile(path, []byte(`{"format":"lukv bench 0"}`), 0o600))
 	_, err = ReadReport(path)

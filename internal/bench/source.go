@@ -116,7 +116,7 @@ type Compression struct {
 	BudgetTokens int
 	BudgetBytes  int64
 
-	// Profile is for the allocator lukv. Nil stands for a made-up one in which
+	// Profile is for the allocator lukv. Nil means a random one in which
 	// heads differ about as much as in measured ones.
 	Profile *lukv.Profile
 }
@@ -178,7 +178,7 @@ func randomProfile(m *model.Model, metric lukv.MetricConfig) (*lukv.Profile, err
 		}
 	}
 	if heads == 0 {
-		return nil, errors.New("every layer has a sliding window: there is nothing to compress")
+		return nil, errors.New("make up a profile: found only layers with a sliding window, expected one without")
 	}
 	ratios := make([]float64, 0, solve.Levels*len(appetite))
 	for i := range solve.Levels {

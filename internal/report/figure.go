@@ -16,7 +16,7 @@ type Figure struct {
 	ID       string `json:"id"` // for file names
 	Title    string `json:"title"`
 	Subtitle string `json:"subtitle,omitempty"`
-	Note     string `json:"note,omitempty"` // what it shows, for the reader
+	Note     string `json:"note,omitempty"` // explanation for the reader
 	X        string `json:"x"`              // the axes
 	Y        string `json:"y"`
 
@@ -149,7 +149,7 @@ func (s *svg) text(x, y float64, extra, text string) {
 	fmt.Fprintf(s, `<text x="%.1f" y="%.1f"%s>%s</text>`+"\n", x, y, extra, html.EscapeString(text))
 }
 
-// WriteSVG draws the figure. command goes into its description.
+// WriteSVG draws the figure. Its description holds command.
 func (f *Figure) WriteSVG(w io.Writer, command string) error {
 	var s svg
 	width, height := f.draw(&s)

@@ -31,7 +31,7 @@ func heatColor(v float64) (r, g, b uint8, darkText bool) {
 	return uint8(c[0]), uint8(c[1]), uint8(c[2]), v > 0.6
 }
 
-// Colors is what an output can show.
+// Colors is the number of colours of an output.
 type Colors int
 
 const (
