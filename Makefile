@@ -12,6 +12,7 @@
 # make bench  speed of this machine and of a standard set (a minute)
 # make bench-peers  speed beside llama.cpp and ik_llama.cpp; see scripts/bench-peers
 # make microbench  Go benchmarks of the inner packages
+# make release  archives, sums, SBOM, formula and image in dist/; see scripts/release. RELEASEFLAGS=--snapshot for an untagged commit
 # make results  measures again and writes docs/results.md, results.json and results/*.csv (minutes);
 #              RESULTSFLAGS=-render writes page and tables from results.json
 
@@ -25,7 +26,7 @@ STATICCHECK ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 export CGO_ENABLED = 0
 
-.PHONY: all test quick modules novulkan purego checks lint cross api fuzz mutate bench bench-peers microbench results build static
+.PHONY: all test quick modules novulkan purego checks lint cross api fuzz mutate bench bench-peers microbench results build static release
 
 all: lint test
 
@@ -114,6 +115,11 @@ RESULTSFLAGS ?=
 
 results:
 	cd scripts/results && $(GO) run . $(RESULTSFLAGS)
+
+RELEASEFLAGS ?=
+
+release:
+	cd scripts/release && $(GO) run . $(RELEASEFLAGS)
 
 # Plants faults and runs the tests; see scripts/mutate. MUTATE lists folders.
 MUTATE      ?= hub safetensors kvcache lukv lukv/solve tokenizer eval

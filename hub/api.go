@@ -14,12 +14,12 @@ import (
 // Snapshot lists the files of a repository at one commit.
 type Snapshot struct {
 	Ref    Ref
-	Commit string // hash, 40 or 64 hexadecimal digits
-	Files  []File // all files of the repository, in the hub's order
+	Commit string       // hash, 40 or 64 hexadecimal digits
+	Files  []remoteFile // all files of the repository, in the hub's order
 }
 
-// File is one file of a snapshot.
-type File struct {
+// remoteFile is one file of a snapshot.
+type remoteFile struct {
 	Name string // slash-separated, as the hub lists it: not checked, see Pull
 	Size int64  // bytes; -1: not listed
 	Hash string // sha256 or git blob id, the blob's name in the cache; "": not listed
@@ -44,7 +44,7 @@ func (c *Client) resolve(ctx context.Context, ref Ref, waiting func(what string)
 	if err := ref.check(); err != nil {
 		return nil, err
 	}
-	var s *Snapshot
+	var s *snapshot
 	path := "/api/models/" + ref.Repo() + "/revision/" + url.PathEscape(ref.revision()) + "?blobs=true"
 	err := c.retry(ctx, waiting, func() (bool, error) {
 		limit := 10 * c.stallAfter() // a listing arrives at once, if at all
@@ -77,7 +77,7 @@ func (c *Client) resolve(ctx context.Context, ref Ref, waiting func(what string)
 }
 
 // parseSnapshot reads the hub's description of a model at a revision.
-func parseSnapshot(data []byte) (*Snapshot, error) {
+func parseSnapshot(data []byte) (*snapshot, error) {
 	var in struct {
 		SHA      string `json:"sha"`
 		Siblings []struct {
@@ -99,9 +99,9 @@ func parseSnapshot(data []byte) (*Snapshot, error) {
 	if len(in.Siblings) > maxFiles {
 		return nil, fmt.Errorf("the hub's answer lists %d files, expected at most %d", len(in.Siblings), maxFiles)
 	}
-	s := &Snapshot{Commit: in.SHA}
+	s := &snapshot{Commit: in.SHA}
 	for _, e := range in.Siblings {
-		f := File{Name: e.Name, Size: -1, Hash: e.BlobID}
+		f := remoteFile{Name: e.Name, Size: -1, Hash: e.BlobID}
 		size := e.Size
 		if e.LFS != nil {
 			f.Hash = e.LFS.SHA256
@@ -125,7 +125,7 @@ func parseSnapshot(data []byte) (*Snapshot, error) {
 }
 
 // fileURL is the address of a file's contents, below the endpoint.
-func (s *Snapshot) fileURL(name string) string {
+func (s *snapshot) fileURL(name string) string {
 	parts := strings.Split(name, "/")
 	for i, p := range parts {
 		parts[i] = url.PathEscape(p)
@@ -134,7 +134,7 @@ func (s *Snapshot) fileURL(name string) string {
 }
 
 // describe asks for a file's size and hash where the listing lacks them.
-func (c *Client) describe(ctx context.Context, s *Snapshot, f *File, waiting func(what string)) error {
+func (c *Client) describe(ctx context.Context, s *snapshot, f *remoteFile, waiting func(what string)) error {
 	return c.retry(ctx, waiting, func() (bool, error) {
 		resp, err := c.send(ctx, http.MethodHead, s.fileURL(f.Name), 0)
 		if err != nil {

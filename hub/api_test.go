@@ -9,9 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lukv/lukv/internal/testfuzz"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/internal/testfuzz"
 )
 
 func TestBlobNames(t *testing.T) {
@@ -33,7 +34,7 @@ func TestListedSizes(t *testing.T) {
 		{"rfilename":"c","size":0,"blobId":"` + id40 + `"},
 		{"rfilename":"d"}]}`))
 	require.NoError(t, err)
-	assert.Equal(t, []File{{"a", 5, id64}, {"b", 6, id64}, {"c", 0, id40}, {"d", -1, ""}}, s.Files)
+	assert.Equal(t, []remoteFile{{"a", 5, id64}, {"b", 6, id64}, {"c", 0, id40}, {"d", -1, ""}}, s.Files)
 	for _, n := range []int{39, 41, 63, 65} {
 		_, err := parseSnapshot([]byte(`{"sha":"` + commit + `","siblings":[{"rfilename":"b","blobId":"` + strings.Repeat("c", n) + `"}]}`))
 		assert.ErrorContains(t, err, "expected 40 or 64 hexadecimal digits", "%d digits", n)
@@ -161,7 +162,7 @@ func FuzzParseIndex(f *testing.F) {
 	f.Add([]byte(`{"weight_map":[]}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		defer testfuzz.Bound(t, len(data))()
-		s := &Snapshot{Commit: commit, Files: []File{{Name: weightsIndex}, {Name: "b.safetensors"}}}
+		s := &snapshot{Commit: commit, Files: []remoteFile{{Name: weightsIndex}, {Name: "b.safetensors"}}}
 		list, err := choose(s, new(PullOptions), data)
 		if err == nil && len(list) != 1 && len(list) != 2 {
 			t.Errorf("chose %v", list)

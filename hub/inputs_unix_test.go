@@ -44,7 +44,7 @@ func TestInputsAreFiles(t *testing.T) {
 
 			content := filepath.Join(c.CacheDir, "content")
 			require.NoError(t, put(content))
-			_, err = hashes(context.Background(), content, &File{Name: "x", Size: 3, Hash: sha256Of(nil)})
+			_, err = hashes(context.Background(), content, &remoteFile{Name: "x", Size: 3, Hash: sha256Of(nil)})
 			require.ErrorContains(t, err, "found "+kind+", expected a file")
 			require.Error(t, copyFile(filepath.Join(c.CacheDir, "to"), content))
 
@@ -52,7 +52,7 @@ func TestInputsAreFiles(t *testing.T) {
 				out, err := os.OpenFile(content, os.O_RDWR, 0)
 				require.NoError(t, err)
 				defer out.Close()
-				p := part{f: &File{Size: 3, Hash: sha256Of(nil)}, out: out}
+				p := part{f: &remoteFile{Size: 3, Hash: sha256Of(nil)}, out: out}
 				require.ErrorContains(t, p.resume(context.Background()), "not a regular file")
 			}
 		})

@@ -139,7 +139,7 @@ func (p *Pulled) verify(ctx context.Context) error {
 	var errs []error
 	for _, f := range p.Files {
 		path := filepath.Join(p.Dir, filepath.FromSlash(f.Name))
-		ok, err := hashes(ctx, path, &File{Name: f.Name, Size: f.Size, Hash: f.Hash})
+		ok, err := hashes(ctx, path, &remoteFile{Name: f.Name, Size: f.Size, Hash: f.Hash})
 		if err != nil {
 			return err
 		}
@@ -152,7 +152,7 @@ func (p *Pulled) verify(ctx context.Context) error {
 
 // hashes compares a file with the hash of f. A name that is not a hash, from a
 // mirror that has none, says nothing about the content.
-func hashes(ctx context.Context, path string, f *File) (bool, error) {
+func hashes(ctx context.Context, path string, f *remoteFile) (bool, error) {
 	sum := newSum(f)
 	if sum == nil {
 		return true, nil
@@ -215,7 +215,7 @@ func (c *Client) pull(ctx context.Context, ref Ref, o PullOptions) (*Pulled, err
 // job is one pull.
 type job struct {
 	c    *Client
-	s    *Snapshot
+	s    *snapshot
 	o    *PullOptions
 	repo repo
 
@@ -240,7 +240,7 @@ func (j *job) index(ctx context.Context) ([]byte, error) {
 }
 
 // all fetches files, several at once. The first failure cancels the others.
-func (j *job) all(ctx context.Context, files []*File) error {
+func (j *job) all(ctx context.Context, files []*remoteFile) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	j.files = make([]PulledFile, len(files))
@@ -287,7 +287,7 @@ func (j *job) waiting(what string) {
 }
 
 // report reports n more bytes of a file (negative: bytes that were dropped).
-func (j *job) report(f *File, at *int64, n int64, done bool) {
+func (j *job) report(f *remoteFile, at *int64, n int64, done bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	*at += n
@@ -305,14 +305,14 @@ func (j *job) report(f *File, at *int64, n int64, done bool) {
 }
 
 // one makes sure that the snapshot has the file.
-func (j *job) one(ctx context.Context, f *File, result *PulledFile) error {
+func (j *job) one(ctx context.Context, f *remoteFile, result *PulledFile) error {
 	if err := j.fetch(ctx, f, result); err != nil {
 		return fmt.Errorf("%s: %w", f.Name, err)
 	}
 	return nil
 }
 
-func (j *job) fetch(ctx context.Context, f *File, result *PulledFile) error {
+func (j *job) fetch(ctx context.Context, f *remoteFile, result *PulledFile) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
 	}
@@ -368,7 +368,7 @@ func (j *job) fetch(ctx context.Context, f *File, result *PulledFile) error {
 // whole reports whether the cache has the content. Content of the wrong size
 // does not count, nor, under Verify, content with the wrong hash, which
 // j.verified then records.
-func (j *job) whole(ctx context.Context, f *File) (bool, error) {
+func (j *job) whole(ctx context.Context, f *remoteFile) (bool, error) {
 	blob := j.repo.blob(f.Hash)
 	info, err := os.Stat(blob)
 	if errors.Is(err, os.ErrNotExist) {
@@ -389,7 +389,7 @@ func (j *job) whole(ctx context.Context, f *File) (bool, error) {
 	right = right || j.fresh[f.Hash]
 	j.mu.Unlock()
 	if !known {
-		if right, err = hashes(ctx, blob, &File{Name: f.Name, Size: info.Size(), Hash: f.Hash}); err != nil {
+		if right, err = hashes(ctx, blob, &remoteFile{Name: f.Name, Size: info.Size(), Hash: f.Hash}); err != nil {
 			return false, err
 		}
 		j.mu.Lock()
@@ -401,7 +401,7 @@ func (j *job) whole(ctx context.Context, f *File) (bool, error) {
 
 // download fetches content into its .incomplete file, checks it and gives it its
 // name. The caller holds the lock.
-func (j *job) download(ctx context.Context, f *File, at *int64) error {
+func (j *job) download(ctx context.Context, f *remoteFile, at *int64) error {
 	blob := j.repo.blob(f.Hash)
 	if err := os.MkdirAll(filepath.Dir(blob), 0o777); err != nil {
 		return err
@@ -438,7 +438,7 @@ func (j *job) download(ctx context.Context, f *File, at *int64) error {
 
 // get opens the content's bytes from offset on and returns where they actually
 // start: at offset or, if the server does not support ranges, at 0.
-func (j *job) get(ctx context.Context, f *File, offset int64) (body io.ReadCloser, start int64, err error) {
+func (j *job) get(ctx context.Context, f *remoteFile, offset int64) (body io.ReadCloser, start int64, err error) {
 	resp, err := j.c.send(ctx, http.MethodGet, j.s.fileURL(f.Name), offset)
 	if err != nil {
 		return nil, 0, err

@@ -26,7 +26,7 @@ var needed = []string{
 // choose returns the files of s to download, as pointers into s.Files. index is
 // the text of the weights' index if s has one and it is needed (see
 // needsIndex).
-func choose(s *Snapshot, o *PullOptions, index []byte) ([]*File, error) {
+func choose(s *snapshot, o *PullOptions, index []byte) ([]*remoteFile, error) {
 	for _, p := range slices.Concat(o.Include, o.Exclude) {
 		if _, err := path.Match(p, ""); err != nil {
 			return nil, fmt.Errorf("pattern %q: %w", p, err)
@@ -36,7 +36,7 @@ func choose(s *Snapshot, o *PullOptions, index []byte) ([]*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	var list []*File
+	var list []*remoteFile
 	seen := make(map[string]bool)
 	for i := range s.Files {
 		f := &s.Files[i]
@@ -94,7 +94,7 @@ func (s *Snapshot) file(name string) *File {
 
 // defaults returns a function that reports which names are wanted before
 // exclusion.
-func (s *Snapshot) defaults(o *PullOptions, index []byte) (func(name string) bool, error) {
+func (s *snapshot) defaults(o *PullOptions, index []byte) (func(name string) bool, error) {
 	if len(o.Include) > 0 {
 		return func(name string) bool { return matches(o.Include, name) }, nil
 	}
@@ -133,7 +133,7 @@ func (s *Snapshot) defaults(o *PullOptions, index []byte) (func(name string) boo
 }
 
 // weights names a few files that look like weights of another kind.
-func (s *Snapshot) weights() string {
+func (s *snapshot) weights() string {
 	var list []string
 	for _, f := range s.Files {
 		switch path.Ext(f.Name) {

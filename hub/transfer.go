@@ -33,7 +33,7 @@ const enough = 64 << 10
 // part is content on its way to its .incomplete file.
 type part struct {
 	j   *job
-	f   *File
+	f   *remoteFile
 	out *os.File
 	at  *int64    // bytes in out, all of which sum has seen
 	top int64     // the most that at has been
@@ -41,7 +41,7 @@ type part struct {
 }
 
 // newSum returns the kind of hash that f.Hash is, nil if it cannot be computed.
-func newSum(f *File) hash.Hash {
+func newSum(f *remoteFile) hash.Hash {
 	switch {
 	case isHex(f.Hash, 64):
 		return sha256.New()

@@ -453,7 +453,7 @@ func TestDiskFull(t *testing.T) {
 	defer full.Close()
 	h := oneFile(t, 1000)
 	c := h.client()
-	s, err := c.Resolve(t.Context(), ref)
+	s, err := c.resolve(t.Context(), ref, nil)
 	require.NoError(t, err)
 	var at int64
 	p := &part{j: &job{c: c, s: s, o: new(PullOptions)}, f: &s.Files[0], out: full, at: &at, sum: newSum(&s.Files[0])}

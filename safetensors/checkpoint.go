@@ -96,15 +96,6 @@ func openCheckpoint(dir folder) (*Checkpoint, error) {
 	return openShards(dir, indexPath, text)
 }
 
-// ParseCheckpoint is like Parse, but returns a checkpoint of one file.
-func ParseCheckpoint(name string, data []byte) (*Checkpoint, error) {
-	f, err := Parse(name, data)
-	if err != nil {
-		return nil, err
-	}
-	return single(f), nil
-}
-
 func single(f *File) *Checkpoint {
 	c := &Checkpoint{files: []*File{f}, where: make(map[string]*File, f.Len())}
 	for name := range f.All() {

@@ -21,7 +21,7 @@
 //
 // Tensors of an opened File or Checkpoint are valid until its Close and must
 // not be written (see package tensor and its notes on mapped memory). Those of
-// Parse and ParseCheckpoint share the given bytes and are valid as long as they are.
+// Parse share the given bytes and are valid as long as they are.
 // Files and checkpoints do not change once opened and may be used by any number
 // of goroutines; Close must come after their last use and may be called twice.
 //

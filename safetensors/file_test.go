@@ -344,8 +344,9 @@ func BenchmarkOpen(b *testing.B) {
 // All stops when its caller does, for files and for checkpoints.
 func TestAllStops(t *testing.T) {
 	img := image(`{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"U8","shape":[1],"data_offsets":[1,2]},"c":{"dtype":"U8","shape":[1],"data_offsets":[2,3]}}`, 1, 2, 3)
-	c, err := ParseCheckpoint("x", img)
+	f, err := Parse("x", img)
 	require.NoError(t, err)
+	c := single(f)
 	for n := 1; n <= 3; n++ {
 		for what, all := range map[string]iter.Seq2[string, tensor.Tensor]{"checkpoint": c.All(), "file": c.Files()[0].All()} {
 			var names []string

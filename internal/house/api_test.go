@@ -30,9 +30,9 @@ var update = flag.Bool("update", false, "write docs/api.txt anew")
 const apiFile = root + "/docs/api.txt"
 
 const apiHeader = `# Every exported name of the packages that other modules can import, made by "make api" and
-# compared by a test. Behind " // " stands why a name is public that no other package of this
-# module uses, for a type also why its fields, methods and constants are; names without that
-# are used by another package, or by an example.
+# compared by a test. " // " is followed by the reason why a name is public that no other package
+# uses; the reason of a type also covers its fields, methods and constants. Names without a reason
+# are used by another package, by an example, or by a module under scripts.
 `
 
 // TestExportedNames compares docs/api.txt with the source, so that reviews show
@@ -55,11 +55,11 @@ func TestExportedNames(t *testing.T) {
 			difference(string(old), text))
 	}
 	for _, line := range unexplained {
-		t.Errorf("no other package uses it: unexport it, or say behind \" // \" in docs/api.txt why it is public: %s", line)
+		t.Errorf("no other package uses it: unexport it, or add \" // \" and the reason in docs/api.txt: %s", line)
 	}
 }
 
-// goPackage is what "go list -json" says about a package.
+// goPackage is the output of "go list -json" for a package.
 type goPackage struct {
 	ImportPath, Dir, Export string
 	Standard                bool
@@ -118,8 +118,30 @@ func loadModule(t *testing.T) *module {
 		}
 		m.check(t, listed, listed.ImportPath+"_test", examples, load)
 	}
+	m.nested(t, load)
 	m.methods = m.interfaceMethods()
 	return m
+}
+
+// nested records the names that the modules under scripts and examples use. Imports that
+// this module does not have are left unresolved.
+func (m *module) nested(t *testing.T, load types.Importer) {
+	for _, pattern := range []string{"/scripts/*/go.mod", "/examples/*/go.mod"} {
+		modules, err := filepath.Glob(root + pattern)
+		require.NoError(t, err)
+		for _, file := range modules {
+			dir := filepath.Dir(file)
+			paths, err := filepath.Glob(dir + "/*.go")
+			require.NoError(t, err)
+			var names []string
+			for _, name := range paths {
+				if !strings.HasSuffix(name, "_test.go") {
+					names = append(names, filepath.Base(name))
+				}
+			}
+			m.check(t, goPackage{Dir: dir}, dir, names, load)
+		}
+	}
 }
 
 type importerFunc func(path string) (*types.Package, error)
