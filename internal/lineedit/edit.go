@@ -22,7 +22,7 @@ type editor struct {
 	top    int // first row on the screen
 	below  int // rows from the first one on the screen to the cursor's
 
-	entry int    // index in the history; its length stands for the line being written
+	entry int    // index in the history; its length is the line being written
 	own   []rune // that line, while an entry is shown
 }
 
@@ -311,7 +311,7 @@ func (e *editor) back(end, columns int) int {
 	return end
 }
 
-// visible returns what stands for a character on the screen.
+// visible returns the form of a character on the screen.
 func visible(r rune) rune {
 	switch {
 	case r == '\t':

@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// key is what was typed: a character, or one of the names below.
+// key is one key press: a character, or one of the names below.
 type key struct {
 	r    rune // if name is keyRune
 	name keyName
@@ -49,7 +49,7 @@ var controls = map[byte]keyName{
 	23: keyWordBack, 127: keyBackspace,
 }
 
-// sequences are the control sequences after ESC, where "[" stands for "O", too.
+// sequences are the control sequences after ESC, where "[" also represents "O".
 var sequences = map[string]keyName{
 	"[A": keyUp, "[B": keyDown, "[C": keyRight, "[D": keyLeft, "[H": keyHome, "[F": keyEnd,
 	"[1~": keyHome, "[7~": keyHome, "[4~": keyEnd, "[8~": keyEnd, "[3~": keyDelete,

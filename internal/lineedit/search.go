@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// search looks for a history entry that contains what is typed, latest first. Ctrl-R
-// goes on to an older one; Ctrl-G and Ctrl-C restore the old line. Any other key ends
-// the search with what was found, and is returned to be applied.
+// search finds the latest history entry that contains the typed text. Ctrl-R moves to an
+// older entry; Ctrl-G and Ctrl-C restore the old line. Any other key ends
+// the search with the entry found, and is returned to be applied.
 func (e *editor) search(ctx context.Context) (key, error) {
 	own, ownAt := slices.Clone(e.line), e.at
 	lines := e.t.History.lines

@@ -16,5 +16,5 @@
 //
 // Everything is safe for concurrent use, but concurrent measurements disturb each
 // other. The speed of virtual machines varies over time: measure right before and
-// after what is to be compared.
+// after the code to compare.
 package probe

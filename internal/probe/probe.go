@@ -190,7 +190,7 @@ type line struct {
 
 // RoundTrip returns the median time for one thread to write a cache line, a second
 // to see it and answer in another line, and the first to see that. It measures for
-// about d and returns 0 if there is no second processor.
+// about d and returns 0 on a single processor.
 func RoundTrip(d time.Duration) time.Duration {
 	if runtime.GOMAXPROCS(0) < 2 || runtime.NumCPU() < 2 {
 		return 0

@@ -1,4 +1,5 @@
-// Command testrun runs "go test" and says at the end what was skipped and why.
+// Command testrun runs "go test" and lists at the end the checks made and the tests
+// skipped, with the reasons.
 //
 //	go run ./internal/testrun [flags of go test] ./...
 //

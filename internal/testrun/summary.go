@@ -19,7 +19,7 @@ type event struct {
 type summary struct {
 	out     io.Writer
 	verbose bool
-	output  map[string]*strings.Builder // by package, NUL and test: what it has printed, until it ends
+	output  map[string]*strings.Builder // of running tests, by package, NUL and test
 	skipped map[string]*skip            // by reason
 	checks  []string                    // lines that say how many checks a test made
 }
@@ -71,7 +71,7 @@ func noise(line string) bool {
 	return line == "PASS\n" || strings.HasSuffix(line, "[no test files]\n")
 }
 
-// position is what the testing package puts before a message.
+// position is the prefix of messages from the testing package.
 var position = regexp.MustCompile(`^\s+[\w./-]+\.go:\d+: `)
 
 // count records how many checks a test says that it made.

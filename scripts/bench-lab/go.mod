@@ -1,5 +1,5 @@
-// A module of its own, so that nobody who uses the library downloads it. Its path lies
-// under the library's, whose internal packages it may therefore import.
+// A module of its own, so that users of the library do not download it. Since its path is
+// below the library's, it may import the library's internal packages.
 module github.com/lukv/lukv/scripts/bench-lab
 
 go 1.26.0

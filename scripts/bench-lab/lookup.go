@@ -144,7 +144,7 @@ func lookupItem(tok *tokenizer.Tokenizer, name, set string, s builtin.Sample) ([
 	return slices.Concat(head, head[begin:min(len(head), begin+lookupBegin)]), o
 }
 
-// answer is what a session generated and how long it took.
+// answer holds the tokens that a session generated and the time that it took.
 type answer struct {
 	tokens            []int32
 	seconds           float64

@@ -50,7 +50,7 @@ func main() {
 }
 
 func run(ctx context.Context, args []string, in io.Reader, out, log io.Writer) error {
-	if len(args) == 1 && args[0] == "spin" { // what the command busy starts
+	if len(args) == 1 && args[0] == "spin" { // started by the command busy
 		return Busy(in, out)
 	}
 	s := settings{progress: func(what string) { fmt.Fprintln(log, what) }}

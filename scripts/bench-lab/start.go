@@ -52,7 +52,7 @@ func (s *settings) start(ctx context.Context, name string) (any, error) {
 	if st.Bytes, err = folderBytes(dir); err != nil {
 		return nil, err
 	}
-	// The first run depends on what is in memory and does not count.
+	// The first run depends on the contents of memory and does not count.
 	if _, st.Threads, err = s.firstToken(ctx, dir); err != nil {
 		return nil, err
 	}

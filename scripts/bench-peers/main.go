@@ -21,7 +21,7 @@
 // on the loopback interface. The models are then folders, such as those that "lukv convert
 // FILE.gguf FOLDER" makes. A speed is that of all answers together, including prefill.
 //
-// The file of -json is written after every turn, and what it holds is not measured
+// The file of -json is written after every turn, and measurements in it are not
 // again: a run that was interrupted, or ended by -for, resumes where it stopped.
 package main
 
@@ -39,7 +39,7 @@ import (
 	"time"
 )
 
-// point is what is measured: a prompt or an answer of the given number of tokens, after
+// point is one measurement: a prompt or an answer of the given number of tokens, after
 // depth entries in the cache; for servers both, in the given number of streams.
 type point struct {
 	Prompt  int `json:"prompt,omitempty"`
@@ -175,8 +175,8 @@ func run() error {
 	answers := flag.String("tg", "32", "tokens of answers")
 	depths := flag.String("depth", "0,8192", "entries in the cache before")
 	serve := flag.String("serve", "", "compare servers at so many concurrent streams, with the first of -pp and -tg")
-	out := flag.String("json", "", "file for all figures, and what it holds is not measured again")
-	limit := flag.Duration("for", 0, "begin no turn after so much time; 0 is no limit")
+	out := flag.String("json", "", "file for all figures; measurements in it are not repeated")
+	limit := flag.Duration("for", 0, "begin no turn after this time; 0: no limit")
 	flag.Parse()
 	var engines []engine
 	add := func(name, path string, run func(path string) func(task) (map[point]figure, error), lacks func(point) bool) {
@@ -247,7 +247,7 @@ func run() error {
 	}
 	res.write(engines)
 	if !complete {
-		return errors.New("the time is over before all is measured; the same command goes on where -json has a file")
+		return errors.New("the time limit ended the run early; with -json, the same command continues it")
 	}
 	return nil
 }

@@ -29,7 +29,7 @@ const (
 
 // server is a server that answers /v1/completions on the loopback interface.
 type server struct {
-	command []string // PORT stands for a free port
+	command []string // PORT is replaced by a free port
 	model   string   // name in requests
 }
 

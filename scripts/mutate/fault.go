@@ -227,7 +227,7 @@ func readEquivalents(name string) (map[string]bool, error) {
 		}
 		at := strings.LastIndex(line, " // ") // a line of code may have a comment, too
 		if at < 0 {
-			return nil, fmt.Errorf("%s: line %d has no reason behind \" // \"", name, i+1)
+			return nil, fmt.Errorf("%s: line %d: found no \" // \" and reason", name, i+1)
 		}
 		known[line[:at]] = true
 	}

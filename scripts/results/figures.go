@@ -109,7 +109,7 @@ type Task struct {
 	Scores map[string]map[string]float64 `json:"scores"`
 }
 
-// OneLayer says what it costs to remove part of a single layer.
+// OneLayer is the cost of removing part of a single layer.
 type OneLayer struct {
 	Items  int                  `json:"items"`
 	Ratio  float64              `json:"ratio"`
@@ -131,8 +131,8 @@ type Losses struct {
 	Cells []Loss `json:"cells"`
 }
 
-// Loss is the loss of one allocator, and what the best choice of entries under
-// the same budgets would lose.
+// Loss is the loss of one allocator, and that of the best choice of entries under the
+// same budgets.
 type Loss struct {
 	Metric    string  `json:"metric"`
 	Ratio     float64 `json:"ratio"`

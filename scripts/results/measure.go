@@ -46,7 +46,7 @@ type variant struct {
 	question                      bool // the question's last row counts, too
 }
 
-// Options say what the experiments run on.
+// Options configure the experiments.
 type Options struct {
 	Eval        eval.Options // framing and sessions
 	Prompt      calibration.Prompt

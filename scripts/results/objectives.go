@@ -16,7 +16,7 @@ var (
 	objectiveMetrics = []string{"snapkv", "keydiff", "expected_attention", "key_distance"}
 	objectiveMethods = []string{"adakv", "pyramidkv", published, plain, byEffect}
 
-	// objectiveOver is what the last method is compared with, item by item.
+	// objectiveOver are the methods that the last method is compared with, item by item.
 	objectiveOver = []string{"adakv", "pyramidkv", published, plain, fullCache}
 )
 

@@ -9,7 +9,7 @@ import (
 	"github.com/lukv/lukv/internal/report"
 )
 
-// WriteMarkdown writes the page: what a reader should know, with summary tables. The
+// WriteMarkdown writes the page: conclusions, with summary tables. The
 // full tables are those of [Figures.WriteCSV].
 func (f *Figures) WriteMarkdown(w io.Writer) error {
 	p := &page{f: f}

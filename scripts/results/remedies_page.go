@@ -14,8 +14,7 @@ var kinds = []struct {
 	{"questions", []string{"qa"}},
 }
 
-// remedies writes what was tried against the losses of profiles of output
-// errors.
+// remedies writes the remedies against the losses of profiles of output errors.
 func (p *page) remedies() {
 	c := &p.f.Remedies
 	if c.Items == 0 {
