@@ -300,7 +300,7 @@ func TestPointFails(t *testing.T) {
 		cfg.Windows[i] = 64
 	}
 	r, err := Run(t.Context(), []*Source{Random("tiny", cfg, tensor.BF16)}, o)
-	require.ErrorContains(t, err, "compression snapkv/lukv/0.5: every layer has a sliding window")
+	require.ErrorContains(t, err, "compression snapkv/lukv/0.5: make up a profile: found only layers with a sliding window")
 	require.False(t, errors.Is(err, ErrMemory))
 	require.Len(t, r.Points, 2)
 }
