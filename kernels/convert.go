@@ -15,6 +15,10 @@ var littleEndian = binary.NativeEndian.Uint16([]byte{1, 0}) == 1
 func (c CPU) Widen(dst []float32, src []byte, t tensor.Type) {
 	raceRead(src[:t.Bytes(len(dst))])
 	raceWrite(dst)
+	if t.Quantised() {
+		c.widenBlocks(dst, src, t)
+		return
+	}
 	n := c.widenAsm(dst, src, t)
 	t.Widen(dst[n:], src[t.Bytes(n):])
 }

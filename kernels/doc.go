@@ -7,7 +7,7 @@
 // Every element of every result is computed in one fixed order of operations. The
 // order does not depend on the number of threads, on how many rows are computed in
 // one call, on tile sizes, or on the instruction set: portable Go, AVX2, AVX-512,
-// AVX512_BF16 and NEON give the same bits. The portable functions are the
+// AVX512_VNNI, AVX512_BF16 and NEON give the same bits. The portable functions are the
 // definition; everything else is an optimisation of them. All arithmetic is
 // IEEE 754 binary32 with round to nearest even. "fma" is one fused operation
 // with one rounding. Subnormal numbers are kept, except in products of bf16
@@ -22,7 +22,7 @@
 // x[r][k]·w[o][k]. The axis k is cut into blocks of 2048. Within a block,
 // starting from lanes of +0:
 //
-//   - f32 activations with weights of any type, widened exactly: for each group g of
+//   - f32 activations with weights of any type, widened: for each group g of
 //     16 elements, lane i becomes fma(x[16g+i], w[16g+i], lane i).
 //   - bf16 activations with bf16 weights: for each group g of 32 elements,
 //     lane i becomes fma(x[32g+2i+1], w[32g+2i+1], lane i) and then
@@ -33,6 +33,10 @@
 //
 // The lanes of a block are joined by the tree, and the blocks are added in
 // ascending order: y = ((b0 + b1) + b2) + …
+//
+// Quantised weights are multiplied as f32, each value of a block widened as its type says and
+// rounded once, or, with activations rounded to 8-bit integers, by exact sums of integers within
+// a block and one chain over blocks, which int8.go defines.
 //
 // Attention is computed per query over the logical slots of one KV head. A score is
 // the fma chain over d = 0 … D-1 of q[d]·k[d] starting from +0, multiplied by

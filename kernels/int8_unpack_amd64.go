@@ -67,3 +67,30 @@ func unpackPortable(dst *[256]int8, src []byte, n int, t tensor.Type) {
 		copy(dst[i*block:], one[:block])
 	}
 }
+
+// widenInt8AVX2 sets dst to groups of 16 integers, times a scale for each group, minus a
+// minimum.
+//
+//go:noescape
+func widenInt8AVX2(dst *float32, src *int8, scale, least *float32, groups int)
+
+// widenBlocks is t.Widen for a quantised type.
+func (c CPU) widenBlocks(dst []float32, src []byte, t tensor.Type) {
+	if !c.AVX2 {
+		t.Widen(dst, src)
+		return
+	}
+	var u tensor.Quants
+	var scale, least [16]float32
+	block := t.Block()
+	size := t.Bytes(block)
+	for ; len(dst) > 0; dst, src = dst[block:], src[size:] {
+		c.unpackIntegers(&u.Q, src, 1, t)
+		t.UnpackScales(&u, src)
+		groups := block / 16
+		for g := range groups {
+			scale[g], least[g] = u.D*float32(u.Scale[g]), u.Min*float32(u.Least[g])
+		}
+		widenInt8AVX2(&dst[0], &u.Q[0], &scale[0], &least[0], groups)
+	}
+}

@@ -134,3 +134,31 @@ TEXT ·unpackQ6_KAVX2(SB), NOSPLIT, $0-16
 	SIXTH(VPSRLW, 2, Y3, 224)
 	VZEROUPPER
 	RET
+
+#define WIDEN(at, to) \
+	VPMOVSXBD at(SI), Y2; \
+	VCVTDQ2PS Y2, Y2; \
+	VMULPS Y0, Y2, Y2; \
+	VSUBPS Y1, Y2, Y2; \
+	VMOVUPS Y2, to(DI)
+
+// func widenInt8AVX2(dst *float32, src *int8, scale, least *float32, groups int)
+TEXT ·widenInt8AVX2(SB), NOSPLIT, $0-40
+	MOVQ dst+0(FP), DI
+	MOVQ src+8(FP), SI
+	MOVQ scale+16(FP), R8
+	MOVQ least+24(FP), R9
+	MOVQ groups+32(FP), CX
+next:
+	VBROADCASTSS (R8), Y0
+	VBROADCASTSS (R9), Y1
+	WIDEN(0, 0)
+	WIDEN(8, 32)
+	ADDQ $16, SI
+	ADDQ $64, DI
+	ADDQ $4, R8
+	ADDQ $4, R9
+	DECQ CX
+	JNZ next
+	VZEROUPPER
+	RET

@@ -27,6 +27,11 @@ func (c CPU) MatMul(dst []float32, ldd int, x []float32, ldx, n int, w *Matrix, 
 		c.matMulWidened(dst, ldd, x, ldx, n, w, lo, hi)
 		return
 	}
+	c.matMulFloats(dst, ldd, x, ldx, n, w, lo, hi)
+}
+
+// matMulFloats is MatMul with weights of a floating-point type.
+func (c CPU) matMulFloats(dst []float32, ldd int, x []float32, ldx, n int, w *Matrix, lo, hi int) {
 	touch(dst, x, (n-1)*ldd+hi, (n-1)*ldx+w.Cols, w, hi)
 	if c.tileRows() == 0 || w.Cols%lanes != 0 || w.Cols == 0 {
 		matMulPortable(dst, ldd, x, ldx, n, w, lo, hi)
@@ -70,7 +75,7 @@ func (c CPU) matMulWidened(dst []float32, ldd int, x []float32, ldx, n int, w *M
 		wide := room[:rows.Rows*w.Cols]
 		c.Widen(wide, rows.Data, w.Type)
 		f := F32Matrix(wide, rows.Rows, w.Cols)
-		c.MatMul(dst[lo:], ldd, x, ldx, n, &f, 0, f.Rows)
+		c.matMulFloats(dst[lo:], ldd, x, ldx, n, &f, 0, f.Rows)
 	}
 }
 
