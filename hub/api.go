@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// Snapshot lists the files of a repository at one commit.
-type Snapshot struct {
+// snapshot lists the files of a repository at one commit.
+type snapshot struct {
 	Ref    Ref
 	Commit string       // hash, 40 or 64 hexadecimal digits
 	Files  []remoteFile // all files of the repository, in the hub's order
@@ -31,16 +31,8 @@ const (
 	maxSize    = 1 << 50
 )
 
-// Resolve asks the hub which commit the revision refers to and which files it has.
-func (c *Client) Resolve(ctx context.Context, ref Ref) (*Snapshot, error) {
-	s, err := c.resolve(ctx, ref, nil)
-	if err != nil {
-		return nil, fmt.Errorf("resolve %s: %w", ref, err)
-	}
-	return s, nil
-}
-
-func (c *Client) resolve(ctx context.Context, ref Ref, waiting func(what string)) (*Snapshot, error) {
+// resolve asks the hub for the commit of a revision and its files.
+func (c *Client) resolve(ctx context.Context, ref Ref, waiting func(what string)) (*snapshot, error) {
 	if err := ref.check(); err != nil {
 		return nil, err
 	}

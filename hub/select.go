@@ -62,7 +62,7 @@ func choose(s *snapshot, o *PullOptions, index []byte) ([]*remoteFile, error) {
 
 // needsIndex reports whether the choice depends on the weights' index: not beside a
 // single file of weights, which takes precedence (see safetensors.OpenCheckpoint).
-func needsIndex(s *Snapshot, o *PullOptions) bool {
+func needsIndex(s *snapshot, o *PullOptions) bool {
 	if s.wantsGGUF(o) {
 		return false
 	}
@@ -72,11 +72,11 @@ func needsIndex(s *Snapshot, o *PullOptions) bool {
 
 // wantsGGUF reports whether the choice is a GGUF file: one is asked for, or there is
 // nothing else.
-func (s *Snapshot) wantsGGUF(o *PullOptions) bool {
+func (s *snapshot) wantsGGUF(o *PullOptions) bool {
 	return len(o.Include) == 0 && (s.Ref.Tag != "" || ggufOnly(s.names()))
 }
 
-func (s *Snapshot) names() []string {
+func (s *snapshot) names() []string {
 	names := make([]string, len(s.Files))
 	for i, f := range s.Files {
 		names[i] = f.Name
@@ -84,8 +84,8 @@ func (s *Snapshot) names() []string {
 	return names
 }
 
-func (s *Snapshot) file(name string) *File {
-	i := slices.IndexFunc(s.Files, func(f File) bool { return f.Name == name })
+func (s *snapshot) file(name string) *remoteFile {
+	i := slices.IndexFunc(s.Files, func(f remoteFile) bool { return f.Name == name })
 	if i < 0 {
 		return nil
 	}

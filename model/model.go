@@ -117,7 +117,7 @@ func OpenFS(ctx context.Context, fsys fs.FS, opts ...Option) (*Model, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open model: %w", err)
 	}
-	w, err := LoadWeightsFS(fsys, cfg)
+	w, err := loadWeightsFS(fsys, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("open model: %w", err)
 	}

@@ -170,9 +170,9 @@ func (s folderSource) Stamps() []fileStamp {
 	return out
 }
 
-// LoadWeightsFS is LoadWeights for a file system rooted at the model folder. The
+// loadWeightsFS is LoadWeights for a file system rooted at the model folder. The
 // files are read into memory.
-func LoadWeightsFS(fsys fs.FS, cfg *Config) (*Weights, error) {
+func loadWeightsFS(fsys fs.FS, cfg *Config) (*Weights, error) {
 	c, err := safetensors.OpenCheckpointFS(fsys)
 	if err != nil {
 		return nil, err

@@ -115,7 +115,7 @@ func TestLoadWeightsFillsEveryPlace(t *testing.T) {
 
 	for _, open := range []func() (*Weights, error){
 		func() (*Weights, error) { return LoadWeights(dir, cfg) },
-		func() (*Weights, error) { return LoadWeightsFS(os.DirFS(dir), cfg) },
+		func() (*Weights, error) { return loadWeightsFS(os.DirFS(dir), cfg) },
 	} {
 		w, err := open()
 		require.NoError(t, err)
@@ -161,7 +161,7 @@ func TestLoadWeightsTiedUnderOneName(t *testing.T) {
 		all[i] = safetensors.Named{Name: name, Tensor: x}
 		var file bytesWriter
 		require.NoError(t, safetensors.Write(&file, all, nil))
-		return LoadWeightsFS(file.fs(), cfg)
+		return loadWeightsFS(file.fs(), cfg)
 	}
 	embed := all[i].Tensor
 	usual, err := load("model.embed_tokens.weight", embed)
@@ -189,7 +189,7 @@ func TestLoadWeightsWithoutPrefix(t *testing.T) {
 		load := func(list []safetensors.Named) (*Weights, error) {
 			var file bytesWriter
 			require.NoError(t, safetensors.Write(&file, list, nil))
-			return LoadWeightsFS(file.fs(), cfg)
+			return loadWeightsFS(file.fs(), cfg)
 		}
 		usual, err := load(all)
 		require.NoError(t, err)
@@ -229,14 +229,14 @@ func TestLoadWeightsNamesTheCulprit(t *testing.T) {
 	for i, victim := range all {
 		var without bytesWriter
 		require.NoError(t, safetensors.Write(&without, slices.Delete(slices.Clone(all), i, i+1), nil))
-		_, err := LoadWeightsFS(without.fs(), cfg)
+		_, err := loadWeightsFS(without.fs(), cfg)
 		assert.ErrorContains(t, err, fmt.Sprintf("tensor %q of shape %s is missing", victim.Name, tensor.ShapeString(victim.Tensor.Shape)))
 
 		wrong := slices.Clone(all)
 		wrong[i].Tensor = tensor.Make(tensor.F16, append([]int{1}, victim.Tensor.Shape...)...)
 		var misshapen bytesWriter
 		require.NoError(t, safetensors.Write(&misshapen, wrong, nil))
-		_, err = LoadWeightsFS(misshapen.fs(), cfg)
+		_, err = loadWeightsFS(misshapen.fs(), cfg)
 		assert.ErrorContains(t, err, fmt.Sprintf("tensor %q has shape %s, expected %s", victim.Name,
 			tensor.ShapeString(wrong[i].Tensor.Shape), tensor.ShapeString(victim.Tensor.Shape)))
 		assert.ErrorContains(t, err, safetensors.SingleName)
@@ -244,7 +244,7 @@ func TestLoadWeightsNamesTheCulprit(t *testing.T) {
 		wrong[i].Tensor = tensor.Make(tensor.F64, victim.Tensor.Shape...)
 		var mistyped bytesWriter
 		require.NoError(t, safetensors.Write(&mistyped, wrong, nil))
-		_, err = LoadWeightsFS(mistyped.fs(), cfg)
+		_, err = loadWeightsFS(mistyped.fs(), cfg)
 		assert.ErrorContains(t, err, fmt.Sprintf("tensor %q is of type F64", victim.Name))
 	}
 }
@@ -274,7 +274,7 @@ func TestLoadWeightsUnaligned(t *testing.T) {
 		}
 		moved = append(moved, b.data[8+n:]...)
 		moved[0], moved[1], moved[2] = byte(n+shift), byte((n+shift)>>8), byte((n+shift)>>16)
-		w, err := LoadWeightsFS((&bytesWriter{moved}).fs(), cfg)
+		w, err := loadWeightsFS((&bytesWriter{moved}).fs(), cfg)
 		require.NoError(t, err)
 		i := 0
 		w.Each(func(name string, x tensor.Tensor) {
