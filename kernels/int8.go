@@ -71,7 +71,7 @@ func hasMinima(t tensor.Type) bool {
 // columns of a row, and rows that fill up the last tile of int8TileRows.
 type int8Rows struct {
 	block, cols, stride int
-	mem                 []byte // [rows and those of two more tiles][stride]
+	mem                 []byte // [rows, padded to whole tiles][stride]
 }
 
 const int8TileRows = 6
@@ -79,14 +79,14 @@ const int8TileRows = 6
 // newInt8Rows returns rows without memory.
 func newInt8Rows(block, cols int) int8Rows {
 	r := int8Rows{block: block, cols: (cols + 255) &^ 255}
-	// A step reads at most 1,024 columns at once.
 	r.stride = (r.sums16()+r.cols/8+63)&^63 + 64
 	return r
 }
 
-// bytes returns the size of n rows.
+// bytes returns the size of n rows and of what a step, of 1,024 columns at most, reads beyond
+// the last.
 func (r *int8Rows) bytes(n int) int {
-	return (n+2*int8TileRows)*r.stride + 4096 // a tile may begin with any row
+	return (n+int8TileRows-1)/int8TileRows*int8TileRows*r.stride + 4096
 }
 
 // Offsets of the parts of a record.
@@ -119,6 +119,8 @@ func (r *int8Rows) row(i int) int8Row {
 
 // set rounds x to row i.
 func (r *int8Rows) set(c CPU, i int, x []float32) {
+	raceRead(x)
+	raceWrite(r.mem[i*r.stride : (i+1)*r.stride])
 	w := r.row(i)
 	for b := range w.scale {
 		from := b * r.block
@@ -182,6 +184,7 @@ func (c CPU) matMulInt8(dst []float32, ldd int, x *int8Rows, n int, w *Matrix, l
 		return
 	}
 	for r := range n {
+		raceRead(x.mem[r*x.stride : (r+1)*x.stride])
 		raceWrite(dst[r*ldd+lo : r*ldd+hi])
 	}
 	raceRead(w.Slice(lo, hi).Data)

@@ -20,6 +20,11 @@ var racy = map[string]func(c CPU, shared []float32){
 		w := F32Matrix(make([]float32, 64*8), 8, 64)
 		c.MatMul(shared, 8, make([]float32, 64), 64, 1, &w, 0, 8)
 	},
+	"MatMulInt8": func(c CPU, shared []float32) {
+		w := Matrix{Type: tensor.Q8_0, Rows: 8, Cols: 64, Data: make([]byte, 8*68)}
+		o := NewOperand(make([]float32, OperandWords(FormInt8x32, 1, 64)), FormInt8x32, 1, 64)
+		c.Multiply(shared, 8, &o, 1, &w, 0, 8)
+	},
 	"RMSNorm": func(c CPU, shared []float32) { c.RMSNorm(shared, make([]float32, 64), make([]float32, 64), 1e-5) },
 	"Add":     func(c CPU, shared []float32) { c.Add(shared, make([]float32, 64)) },
 	"Rope":    func(c CPU, shared []float32) { c.Rope(shared, make([]float32, 32), make([]float32, 32)) },
