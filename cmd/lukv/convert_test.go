@@ -19,7 +19,7 @@ func TestConvertRefuses(t *testing.T) {
 	fails(t, exitFailed, "expected at least 24", "convert", bad, out)
 	fails(t, exitUsage, "--shard-size", "convert", bad, out, "--shard-size", "0")
 	// The format's own example contains no model.
-	fails(t, exitFailed, "llama.block_count", "convert", "../../gguf/testdata/gguf/model.gguf", out, "--json")
+	fails(t, exitFailed, "llama.embedding_length", "convert", "../../gguf/testdata/gguf/model.gguf", out, "--json")
 	example, err := os.ReadFile("../../gguf/testdata/gguf/model.gguf")
 	require.NoError(t, err)
 	other := filepath.Join(dir, "other.gguf")
