@@ -54,7 +54,7 @@ func fromGGUF(m Metadata) (*Tokenizer, error) {
 		t, err = v.sentencePiece()
 		addBOS = true
 	default:
-		err = unsupported("key %q: vocabulary of type %q, expected gpt2, gemma4 or llama,", ggufPrefix+"model", kind)
+		err = unsupported("key %q: vocabulary of type %q, expected gpt2, gemma4 or llama", ggufPrefix+"model", kind)
 	}
 	if err != nil {
 		return nil, err

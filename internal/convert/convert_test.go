@@ -335,11 +335,11 @@ func TestRefuses(t *testing.T) {
 			f.set("llama.rope.scaling.factor", float32(4))
 			f.set("llama.rope.scaling.yarn_ext_factor", float32(0.5))
 		},
-		`"unigram", expected gpt2 or llama`: func(f *file) { f.set("tokenizer.ggml.model", "unigram") },
-		`pre-tokenizer "poro" is not known`: func(f *file) { f.set("tokenizer.ggml.pre", "poro") },
-		"token 9999 of 2176":                func(f *file) { f.set("tokenizer.ggml.eos_token_id", uint32(9999)) },
-		"1 types of 2176 tokens":            func(f *file) { f.set("tokenizer.ggml.token_type", []int32{1}) },
-		"expected two pieces":               func(f *file) { f.set("tokenizer.ggml.merges", []string{"ab"}) },
+		`"unigram", expected gpt2, gemma4 or llama`: func(f *file) { f.set("tokenizer.ggml.model", "unigram") },
+		`pre-tokenizer "poro" is not known`:         func(f *file) { f.set("tokenizer.ggml.pre", "poro") },
+		"token 9999 of 2176":                        func(f *file) { f.set("tokenizer.ggml.eos_token_id", uint32(9999)) },
+		"1 types of 2176 tokens":                    func(f *file) { f.set("tokenizer.ggml.token_type", []int32{1}) },
+		"expected two tokens":                       func(f *file) { f.set("tokenizer.ggml.merges", []string{"ab"}) },
 		`"blk.0.attn_qkv.weight" of shape [512, 256] is missing`: func(f *file) {
 			f.tensors = slices.DeleteFunc(f.tensors, func(p packed) bool { return p.name == "blk.0.attn_q.weight" })
 		},
