@@ -18,13 +18,13 @@ const (
 	maxParts     = 1 << 10
 )
 
-var partName = regexp.MustCompile(`^(.*-)(\d{5})(-of-(\d{5})\.gguf)$`)
+var partPattern = regexp.MustCompile(`^(.*-)(\d{5})(-of-(\d{5})\.gguf)$`)
 
-// PartName divides the path of a file of several into what comes before and after its
+// partNumber divides the path of a file of several into what comes before and after its
 // number, which counts from 1, and returns the number of files. ok is false if the path
 // is not that of such a file.
-func PartName(path string) (before, after string, number, count int, ok bool) {
-	m := partName.FindStringSubmatch(path)
+func partNumber(path string) (before, after string, number, count int, ok bool) {
+	m := partPattern.FindStringSubmatch(path)
 	if m == nil {
 		return "", "", 0, 0, false
 	}
@@ -49,7 +49,7 @@ func (f *File) openOthers() error {
 	if no != 0 {
 		return fmt.Errorf("part %d of %d: open the first part, which finds the others", no+1, count)
 	}
-	before, after, number, named, ok := PartName(f.parts[0])
+	before, after, number, named, ok := partNumber(f.parts[0])
 	if !ok || number != 1 || named != count {
 		return fmt.Errorf("key %q: first of %d files, expected a name that ends in -00001-of-%05d.gguf", splitCount, count, count)
 	}

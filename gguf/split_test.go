@@ -75,14 +75,14 @@ func TestPartsThatDoNotFit(t *testing.T) {
 	}
 }
 
-func TestPartName(t *testing.T) {
-	before, after, number, count, ok := PartName("/x/UD-Q4_K_XL/m-00002-of-00013.gguf")
+func TestPartNumber(t *testing.T) {
+	before, after, number, count, ok := partNumber("/x/UD-Q4_K_XL/m-00002-of-00013.gguf")
 	require.True(t, ok)
 	require.Equal(t, "/x/UD-Q4_K_XL/m-", before)
 	require.Equal(t, "-of-00013.gguf", after)
 	require.Equal(t, [2]int{2, 13}, [2]int{number, count})
 	for _, path := range []string{"m.gguf", "m-2-of-13.gguf", "m-00002-of-00013", "00002-of-00013.gguf.part"} {
-		_, _, _, _, ok := PartName(path)
+		_, _, _, _, ok := partNumber(path)
 		require.False(t, ok, path)
 	}
 }

@@ -3,7 +3,9 @@ package gguf
 import (
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 )
 
 // kind is the type of a value.
@@ -100,6 +102,16 @@ func (r *reader) value() (value, error) {
 
 // Has reports whether the file has a key.
 func (f *File) Has(key string) bool { _, ok := f.values[key]; return ok }
+
+// Pairs returns all keys, sorted, with their values in a form that [WriteFile] writes
+// unchanged. They are valid until Close.
+func (f *File) Pairs() []Pair {
+	var out []Pair
+	for _, key := range slices.Sorted(maps.Keys(f.values)) {
+		out = append(out, Pair{key, f.values[key]})
+	}
+	return out
+}
 
 // get returns a value that must be there.
 func (f *File) get(key string, array bool, want string, kinds ...kind) (value, error) {

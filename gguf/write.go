@@ -11,7 +11,7 @@ import (
 
 // Pair is a key of a file to be written. The Go type of the value gives the type in the
 // file: bool, string, uint16, uint32, int32, uint64, float32, []string, []int32, []bool or
-// []float32.
+// []float32; or it is a value of [File.Pairs], written as it was read.
 type Pair struct {
 	Key   string
 	Value any
@@ -110,10 +110,15 @@ func appendText(b []byte, s string) []byte {
 	return append(binary.LittleEndian.AppendUint64(b, uint64(len(s))), s...)
 }
 
-func appendValue(b []byte, value any) ([]byte, error) {
+func appendValue(b []byte, v any) ([]byte, error) {
 	u32, u64 := binary.LittleEndian.AppendUint32, binary.LittleEndian.AppendUint64
 	of := func(k kind) []byte { return u32(b, uint32(k)) }
-	switch v := value.(type) {
+	switch v := v.(type) {
+	case value:
+		if v.array {
+			return append(u64(u32(of(kindArray), uint32(v.kind)), uint64(v.count)), v.data...), nil
+		}
+		return append(of(v.kind), v.data...), nil
 	case bool:
 		return appendBool(of(kindBool), v), nil
 	case string:
@@ -137,7 +142,7 @@ func appendValue(b []byte, value any) ([]byte, error) {
 	case []float32:
 		return appendArray(b, kindF32, v, func(b []byte, x float32) []byte { return u32(b, math.Float32bits(x)) }), nil
 	}
-	return nil, fmt.Errorf("a value of type %T cannot be written", value)
+	return nil, fmt.Errorf("a value of type %T cannot be written", v)
 }
 
 func appendBool(b []byte, v bool) []byte {

@@ -18,7 +18,8 @@ func TestDiagnose(t *testing.T) {
 		code  int
 		want  string
 	}{
-		{"gguf", map[string]string{"model-q4.gguf": "GGUF"}, exitRefused, "a GGUF file (model-q4.gguf)"},
+		{"gguf", map[string]string{"model-q4.gguf": "GGUF"}, exitFailed, "model-q4.gguf: 4 bytes, expected at least 24"},
+		{"gguf beside a config", map[string]string{"config.json": llama + "}", "model-q4.gguf": "GGUF"}, exitRefused, "a folder with a GGUF file (model-q4.gguf)"},
 		{"lora", map[string]string{"adapter_config.json": `{"base_model_name_or_path":"meta/x"}`, "adapter_model.safetensors": ""}, exitRefused, "an adapter (LoRA) for meta/x"},
 		{"bin", map[string]string{"config.json": llama + "}", "pytorch_model.bin": ""}, exitRefused, "pickled weights alone (pytorch_model.bin)"},
 		{"consolidated", map[string]string{"params.json": "{}", "consolidated.safetensors": ""}, exitRefused, "the layout of consolidated.safetensors"},
@@ -48,5 +49,5 @@ func TestDiagnose(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "model.gguf")
 	require.NoError(t, os.WriteFile(file, []byte("GGUF"), 0o600))
-	fails(t, exitRefused, "a GGUF file", "run", file, "x")
+	fails(t, exitFailed, "4 bytes, expected at least 24", "run", file, "x")
 }

@@ -30,22 +30,23 @@ type cli struct {
 	Verbose bool        `short:"v" help:"Log the runtime's actions to standard error."`
 	Version versionFlag `help:"Print the version and quit."`
 
-	Demo    demoCmd    `cmd:"" help:"Show cache compression at work on the embedded model (under a minute)."`
-	Run     runCmd     `cmd:"" help:"Answer a prompt, optionally from a compressed context."`
-	Profile profileCmd `cmd:"" help:"Measure a model's profile, from which the allocator lukv sets each head's budget."`
-	Probe   probeCmd   `cmd:"" help:"Measure which heads retrieve the fact that a question asks for (allocator headkv)."`
-	Eval    evalCmd    `cmd:"" help:"Measure the cost of compression on questions with known answers."`
-	Score   scoreCmd   `cmd:"" help:"Rescore recorded answers, without a model."`
-	Report  reportCmd  `cmd:"" help:"Tabulate evaluation results."`
-	Analyze analyzeCmd `cmd:"" help:"Produce the data for figures about losses and costs of compression."`
-	Plot    plotCmd    `cmd:"" help:"Draw figures from lukv analyze data."`
-	Inspect inspectCmd `cmd:"" help:"Show a checkpoint, profile, saved session or trace."`
-	Chat    chatCmd    `cmd:"" help:"Chat with a model."`
-	Pull    pullCmd    `cmd:"" help:"Download a model from the hub into the cache."`
-	Convert convertCmd `cmd:"" help:"Convert a GGUF file to a checkpoint folder."`
-	Gen     genCmd     `cmd:"" help:"Generate evaluation questions."`
-	Serve   serveCmd   `cmd:"" help:"Serve a model over an OpenAI-compatible HTTP API."`
-	Bench   benchCmd   `cmd:"" help:"Benchmark speed against the machine's limits."`
+	Demo     demoCmd     `cmd:"" help:"Show cache compression at work on the embedded model (under a minute)."`
+	Run      runCmd      `cmd:"" help:"Answer a prompt, optionally from a compressed context."`
+	Profile  profileCmd  `cmd:"" help:"Measure a model's profile, from which the allocator lukv sets each head's budget."`
+	Probe    probeCmd    `cmd:"" help:"Measure which heads retrieve the fact that a question asks for (allocator headkv)."`
+	Eval     evalCmd     `cmd:"" help:"Measure the cost of compression on questions with known answers."`
+	Score    scoreCmd    `cmd:"" help:"Rescore recorded answers, without a model."`
+	Report   reportCmd   `cmd:"" help:"Tabulate evaluation results."`
+	Analyze  analyzeCmd  `cmd:"" help:"Produce the data for figures about losses and costs of compression."`
+	Plot     plotCmd     `cmd:"" help:"Draw figures from lukv analyze data."`
+	Inspect  inspectCmd  `cmd:"" help:"Show a checkpoint, profile, saved session or trace."`
+	Chat     chatCmd     `cmd:"" help:"Chat with a model."`
+	Pull     pullCmd     `cmd:"" help:"Download a model from the hub into the cache."`
+	Convert  convertCmd  `cmd:"" help:"Convert a GGUF file to a checkpoint folder."`
+	Quantize quantizeCmd `cmd:"" help:"Round the weights of a GGUF file to few bits."`
+	Gen      genCmd      `cmd:"" help:"Generate evaluation questions."`
+	Serve    serveCmd    `cmd:"" help:"Serve a model over an OpenAI-compatible HTTP API."`
+	Bench    benchCmd    `cmd:"" help:"Benchmark speed against the machine's limits."`
 
 	Devices    devicesCmd    `cmd:"" help:"List the devices that models can run on."`
 	Tokenize   tokenizeCmd   `cmd:"" help:"Encode text with a model's tokenizer, or decode tokens."`

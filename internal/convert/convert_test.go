@@ -340,7 +340,7 @@ func TestRefuses(t *testing.T) {
 		"token 9999 of 2176":                        func(f *file) { f.set("tokenizer.ggml.eos_token_id", uint32(9999)) },
 		"1 types of 2176 tokens":                    func(f *file) { f.set("tokenizer.ggml.token_type", []int32{1}) },
 		"expected two tokens":                       func(f *file) { f.set("tokenizer.ggml.merges", []string{"ab"}) },
-		`"blk.0.attn_qkv.weight" of shape [512, 256] is missing`: func(f *file) {
+		`"blk.0.attn_q.weight" of shape [256, 256] is missing`: func(f *file) {
 			f.tensors = slices.DeleteFunc(f.tensors, func(p packed) bool { return p.name == "blk.0.attn_q.weight" })
 		},
 		`"blk.0.attn_k.bias" of shape [128] is missing`: func(f *file) {

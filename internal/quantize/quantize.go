@@ -1,0 +1,206 @@
+// Package quantize writes GGUF files with weights of few bits from GGUF files with weights
+// of more.
+package quantize
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/lukv/lukv/gguf"
+)
+
+// Options configure what is written.
+type Options struct {
+	// Type is that of the matrices: Q8_0, Q4_0 or Q4_K. The embedding and the output matrix
+	// are Q6_K at the least. Where blocks of a type do not divide the rows, Q8_0 takes its
+	// place, or F16.
+	Type gguf.Type
+
+	// Again allows matrices that are already in few bits, whose errors then add up.
+	Again bool
+
+	// Progress, if not nil, is told how many elements are done.
+	Progress func(done, total int64)
+}
+
+// Result describes the file that was written.
+type Result struct {
+	Tensors int            `json:"tensors"`
+	Bytes   int64          `json:"bytes"`  // of tensors
+	Before  int64          `json:"before"` // of the same tensors in the source
+	Types   map[string]int `json:"types"`  // tensors by type
+}
+
+// fileTypes are the values of general.file_type.
+var fileTypes = map[gguf.Type]uint32{gguf.Q4_0: 2, gguf.Q8_0: 7, gguf.Q4_K: 14}
+
+// GGUF writes the model in the GGUF file at path, or in the several of which it is the
+// first, to one file out, which must not exist and appears only when it is complete.
+// Tensors are read, encoded and written a few rows at a time, by all processors; the bytes
+// do not depend on their number.
+func GGUF(ctx context.Context, path, out string, o Options) (*Result, error) {
+	r, err := run(ctx, path, out, o)
+	if err != nil {
+		return nil, fmt.Errorf("quantize %s: %w", path, err)
+	}
+	return r, nil
+}
+
+func run(ctx context.Context, path, out string, o Options) (*Result, error) {
+	kind, ok := fileTypes[o.Type]
+	if !ok {
+		return nil, fmt.Errorf("type %s: expected Q8_0, Q4_0 or Q4_K", o.Type)
+	}
+	if _, err := os.Lstat(out); err == nil {
+		return nil, fmt.Errorf("%s exists already", out)
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	f, err := gguf.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	w := &writer{ctx: ctx, o: o, result: &Result{Types: map[string]int{}}}
+	var entries []gguf.Entry
+	for _, t := range f.Tensors() {
+		e, err := w.entry(t)
+		if err != nil {
+			return nil, err
+		}
+		entries = append(entries, e)
+	}
+	if err := gguf.WriteFile(out, pairs(f, kind), entries); err != nil {
+		return nil, err
+	}
+	return w.result, nil
+}
+
+// pairs returns the keys of the file without those of its parts, and with the type of
+// its weights.
+func pairs(f *gguf.File, kind uint32) []gguf.Pair {
+	list := slices.DeleteFunc(f.Pairs(), func(p gguf.Pair) bool {
+		return strings.HasPrefix(p.Key, "split.") || p.Key == "general.file_type" || p.Key == "general.quantization_version" || p.Key == "general.alignment"
+	})
+	return append(list, gguf.Pair{Key: "general.file_type", Value: kind}, gguf.Pair{Key: "general.quantization_version", Value: uint32(2)})
+}
+
+// writer writes tensors.
+type writer struct {
+	ctx         context.Context
+	o           Options
+	result      *Result
+	done, total int64
+}
+
+// entry says how a tensor is written.
+func (w *writer) entry(t *gguf.Tensor) (gguf.Entry, error) {
+	typ := w.typeOf(t)
+	if typ != t.Type {
+		switch {
+		case !t.Type.Readable():
+			return gguf.Entry{}, fmt.Errorf("tensor %q: the type %s is not supported", t.Name, t.Type)
+		case t.Type.Stored().Quantised() && !w.o.Again:
+			return gguf.Entry{}, fmt.Errorf("tensor %q is of type %s: rounding it again adds to its errors; start from a file of F16, BF16 or F32, or allow it", t.Name, t.Type)
+		}
+	}
+	w.result.Tensors++
+	w.result.Types[typ.String()]++
+	w.result.Before += int64(len(t.Data))
+	w.total += int64(elements(t))
+	return gguf.Entry{Name: t.Name, Type: typ, Shape: t.Shape, Stream: func(out io.Writer) error { return w.stream(out, t, typ) }}, nil
+}
+
+func elements(t *gguf.Tensor) int {
+	n := 1
+	for _, d := range t.Shape {
+		n *= d
+	}
+	return n
+}
+
+// typeOf chooses the type of a tensor: vectors, routers and factors of positions stay.
+func (w *writer) typeOf(t *gguf.Tensor) gguf.Type {
+	if len(t.Shape) < 2 || strings.Contains(t.Name, "ffn_gate_inp") || strings.HasPrefix(t.Name, "rope_") {
+		return t.Type
+	}
+	want := []gguf.Type{w.o.Type}
+	if t.Name == "token_embd.weight" || t.Name == "output.weight" {
+		if w.o.Type != gguf.Q8_0 {
+			want = []gguf.Type{gguf.Q6_K}
+		}
+	}
+	for _, typ := range append(want, gguf.Q8_0) {
+		if t.RowLength()%typ.Stored().Block() == 0 {
+			return typ
+		}
+	}
+	if t.Type == gguf.F32 {
+		return gguf.F16
+	}
+	return t.Type
+}
+
+// batchElements is how many elements are encoded at a time, about: enough to divide among
+// the processors.
+const batchElements = 1 << 20
+
+// stream encodes a tensor, some rows at a time.
+func (w *writer) stream(out io.Writer, t *gguf.Tensor, typ gguf.Type) error {
+	if typ == t.Type {
+		n, err := out.Write(t.Data)
+		w.advance(int64(elements(t)), int64(n))
+		return err
+	}
+	width := t.RowLength()
+	rows, step := elements(t)/width, max(1, batchElements/width)
+	for from := 0; from < rows; from += step {
+		if err := w.ctx.Err(); err != nil {
+			return context.Cause(w.ctx)
+		}
+		n := min(step, rows-from)
+		data, err := encode(t, typ, from, n)
+		if err != nil {
+			return err
+		}
+		if _, err := out.Write(data); err != nil {
+			return err
+		}
+		w.advance(int64(n)*int64(width), int64(len(data)))
+	}
+	return nil
+}
+
+func (w *writer) advance(elements, bytes int64) {
+	w.done += elements
+	w.result.Bytes += bytes
+	if w.o.Progress != nil {
+		w.o.Progress(w.done, w.total)
+	}
+}
+
+// encode returns n rows of a tensor from row from on as blocks of type typ.
+func encode(t *gguf.Tensor, typ gguf.Type, from, n int) ([]byte, error) {
+	width, workers := t.RowLength(), min(runtime.GOMAXPROCS(0), n)
+	parts, errs := make([][]byte, workers), make([]error, workers)
+	var wait sync.WaitGroup
+	for i := range workers {
+		lo, hi := from+n*i/workers, from+n*(i+1)/workers
+		wait.Go(func() {
+			x := make([]float32, (hi-lo)*width)
+			if errs[i] = t.Rows(x, lo, hi-lo); errs[i] == nil {
+				parts[i], errs[i] = gguf.Encode(nil, typ, x, width, nil)
+			}
+		})
+	}
+	wait.Wait()
+	return slices.Concat(parts...), errors.Join(errs...)
+}
