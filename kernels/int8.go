@@ -42,12 +42,7 @@ import (
 // The sums being exact, a device that follows the same chain meets the same bits; the Vulkan
 // driver does not: it widens weights in its products.
 
-const (
-	// chain is the number of blocks of 32 elements that are summed before their sum is added.
-	chain = 8
-
-	tiniestScale = 0x1p-100
-)
+const tiniestScale = 0x1p-100
 
 // hasMinima reports whether blocks of t have minima.
 func hasMinima(t tensor.Type) bool {

@@ -230,17 +230,6 @@ func (v *vocabulary) added() []part {
 	return out
 }
 
-// size is the number of tokens without padding.
-func (v *vocabulary) size() int {
-	n := 0
-	for id := range v.tokens {
-		if v.kind(id) != tokenUnused {
-			n++
-		}
-	}
-	return n
-}
-
 // vocab maps pieces that can result from merges to ids. Unused pieces are
 // padding written by converters; they are left out, so that no text becomes one.
 func (v *vocabulary) vocab() (map[string]int, error) {
