@@ -216,7 +216,10 @@ func ropeText(c *model.Config) string {
 	if r.Type == "" {
 		return fmt.Sprintf("theta %g", r.Theta)
 	}
-	s := fmt.Sprintf("theta %g, %s scaling by %g", r.Theta, r.Type, r.Factor)
+	s := fmt.Sprintf("theta %g, %s scaling", r.Theta, r.Type)
+	if r.Factor > 0 {
+		s += fmt.Sprintf(" by %g", r.Factor)
+	}
 	if r.OriginalMax > 0 {
 		s += fmt.Sprintf(" from %d tokens", r.OriginalMax)
 	}
