@@ -749,7 +749,7 @@ func TestSubmitRefuses(t *testing.T) {
 	policy := &lukv.Policy{Ratio: 0.1, Metric: lukv.MetricConfig{Name: "keydiff"}}
 	for want, r := range map[string]Request{
 		"prompt is empty":       {},
-		"want 0 to 2175":        {Prompt: []int32{1, 2176}},
+		"expected 0 to 2175":    {Prompt: []int32{1, 2176}},
 		"129 choices":           {Prompt: tokens[0], Choices: 129},
 		"without a policy":      {Prompt: tokens[0], Context: 3},
 		"a context of 0 tokens": {Prompt: tokens[0], Policy: policy},

@@ -36,7 +36,7 @@ var inputCommands = []string{
 	"analyze continuation % -o OUT", "analyze continuation builtin --text % -o OUT", "analyze continuation builtin --allocator lukv --profile % -o OUT",
 	"analyze profiles % TEXT -o OUT", "analyze scores % -o OUT", "plot % --html OUT",
 	"inspect %", "bench % --tg 1", "bench builtin --ratio 0.5 --allocator lukv --profile % --tg 1", "bench builtin --tg 1 --resume %", "bench --compare % TEXT", "bench --compare TEXT %",
-	"convert % OUT", "gen ruler % -o OUT", "gen ruler builtin -o OUT --essays %", "gen ruler builtin -o OUT --essays ESSAYS", "gen ruler builtin -o OUT --noise %",
+	"convert % OUT", "quantize % OUT", "gen ruler % -o OUT", "gen ruler builtin -o OUT --essays %", "gen ruler builtin -o OUT --essays ESSAYS", "gen ruler builtin -o OUT --noise %",
 	"gen ruler builtin -o OUT --words %", "gen ruler builtin -o OUT --words WORDS", "gen ruler builtin -o OUT --more-words %", "gen ruler builtin -o OUT --squad %",
 	"gen ruler builtin -o OUT --hotpot %", "gen ruler builtin -o OUT --templates %",
 	"serve %", "serve builtin --key-file %", "serve builtin --profile %",
@@ -47,7 +47,7 @@ var inputCommands = []string{
 // noInputs lists the arguments and flags that look like input files but are not.
 var noInputs = strings.Fields(`run:--save run:--trace run:prompt chat:--save profile:--output profile:--npy probe:--output eval:--out inspect:--svg
 	analyze-losses:--out analyze-cost:--out analyze-needle:--out analyze-continuation:--out analyze-profiles:--out analyze-scores:--out plot:--html plot:--svg plot:--csv
-	gen-ruler:--out convert:out serve:--store tokenize:text pull:name completion:shell`)
+	gen-ruler:--out convert:out quantize:out serve:--store tokenize:text pull:name completion:shell`)
 
 // TestInputCommandsAreAll: no argument or flag that takes a file is missing above.
 func TestInputCommandsAreAll(t *testing.T) {
