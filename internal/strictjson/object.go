@@ -307,7 +307,7 @@ func (o *Object) Whole(key string, def, lo, hi int) int {
 	}
 	const exact = 1<<53 - 1
 	x, err := strconv.ParseFloat(string(v), 64)
-	if err != nil || x != math.Trunc(x) || x < float64(max(lo, -exact)) || x > float64(min(hi, exact)) {
+	if err != nil || x != math.Trunc(x) || x < max(float64(lo), -exact) || x > min(float64(hi), exact) {
 		o.Wrong(key, wholeRange(int64(lo), int64(hi)))
 		return def
 	}
