@@ -288,7 +288,10 @@ func (l *loader) load(p *place) (tensor.Tensor, error) {
 		l.used[name] = true
 		return aligned(s.rows(t, p.shape)), nil
 	}
-	s := p.stored[len(p.stored)-1] // the form of its own
+	s := p.stored[0]
+	if i := slices.IndexFunc(p.stored, func(s storedTensor) bool { return slices.Equal(s.shape, p.shape) }); i >= 0 {
+		s = p.stored[i] // as a tensor of its own
+	}
 	return tensor.Tensor{}, fmt.Errorf("checkpoint %s: tensor %q of shape %s is missing", l.checkpoint, l.rename(s.name), tensor.ShapeString(s.shape))
 }
 
