@@ -15,6 +15,7 @@ type answerEvent struct {
 	token          model.Token
 	hasToken       bool // otherwise it is text that was held back, or the end
 	echo           bool // the token is one of the prompt
+	added          bool // it is a special token that the tokenizer put there: the text has nothing for it
 	offset         int  // characters before the token, of a text completion with log-probabilities
 	reasoning      string
 	inReasoning    bool   // the token is part of the reasoning

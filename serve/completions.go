@@ -305,6 +305,7 @@ func (c *textRequest) events(k int, events iter.Seq2[engine.Event, error]) iter.
 			}
 			x.offset = echo.chars
 			x.text = echo.next(e.Token.ID)
+			x.added = x.text == "" && echo.knowsText() && c.v.tok.IsSpecial(e.Token.ID)
 			for i := range places {
 				if x.choice = i; !yield(x, nil) {
 					return
@@ -334,7 +335,11 @@ func (c *textRequest) addTo(choice *textChoice, e *answerEvent) {
 		if choice.LogProbs == nil {
 			choice.LogProbs = &textLogProbs{}
 		}
-		c.describe(choice.LogProbs, e.token, e.offset)
+		text, _ := c.v.tokenText(e.token.ID)
+		if e.added {
+			text = ""
+		}
+		c.describe(choice.LogProbs, e.token, text, e.offset)
 	}
 	if e.hasToken && !e.echo {
 		if c.ids && !c.v.m.Ends(e.token.ID, &c.q.Sampling) {
@@ -346,10 +351,9 @@ func (c *textRequest) addTo(choice *textChoice, e *answerEvent) {
 	choice.Finish = orNull(e.finish)
 }
 
-// describe appends a token. The token itself is always among the alternatives; of two
+// describe appends a token with its text. The token itself is always among the alternatives; of two
 // that print alike, the more likely stays.
-func (c *textRequest) describe(l *textLogProbs, t model.Token, at int) {
-	text, _ := c.v.tokenText(t.ID)
+func (c *textRequest) describe(l *textLogProbs, t model.Token, text string, at int) {
 	l.Tokens = append(l.Tokens, text)
 	l.Offsets = append(l.Offsets, at)
 	if math.IsNaN(t.LogProb) { // the first of the prompt
@@ -462,6 +466,9 @@ func (c *textRequest) newEcho(k int) *echoText {
 	q := c.queries[k]
 	return &echoText{sent: c.sent[k], dec: c.v.tok.NewDecoder(false), left: len(q.Prompt) - q.Context}
 }
+
+// knowsText reports whether the last token is one of those whose text was sent.
+func (e *echoText) knowsText() bool { return len(e.sent.ends)-1-e.left >= 0 }
 
 // next returns what the next token adds to the text; the last one includes what is
 // left of a character that the prompt does not complete.

@@ -69,7 +69,7 @@ func TestErrors(t *testing.T) {
 		text   string
 	}{
 		{"range", changed(func(p *openai.ChatCompletionNewParams) { p.Temperature = openai.Float(3) }), 400, "invalid_request_error", "", "temperature", "0 to 2"},
-		{"no messages", changed(func(p *openai.ChatCompletionNewParams) { p.Messages = []openai.ChatCompletionMessageParamUnion{} }), 400, "invalid_request_error", "", "messages", "none"},
+		{"no messages", changed(func(p *openai.ChatCompletionNewParams) { p.Messages = []openai.ChatCompletionMessageParamUnion{} }), 400, "invalid_request_error", "", "messages", "an empty list"},
 		{"tools", changed(func(p *openai.ChatCompletionNewParams) {
 			p.Tools = []openai.ChatCompletionToolUnionParam{openai.ChatCompletionFunctionTool(openai.FunctionDefinitionParam{Name: "f", Parameters: openai.FunctionParameters{"not": map[string]any{}}})}
 			p.ToolChoice = openai.ChatCompletionToolChoiceOptionUnionParam{OfAuto: openai.String("required")}
@@ -85,7 +85,7 @@ func TestErrors(t *testing.T) {
 			_, err := c.Embeddings.New(ctx, openai.EmbeddingNewParams{Model: modelID, Input: openai.EmbeddingNewParamsInputUnion{OfString: openai.String("x")}})
 			return err
 		}, 501, "invalid_request_error", "", "", "embeddings"},
-		{"nowhere", func(ctx context.Context) error { return c.Get(ctx, "nowhere", nil, nil) }, 404, "invalid_request_error", "not_found", "", "nothing at"},
+		{"nowhere", func(ctx context.Context) error { return c.Get(ctx, "nowhere", nil, nil) }, 404, "invalid_request_error", "not_found", "", "not found"},
 		{"key", func(ctx context.Context) error {
 			_, err := c.Models.List(ctx, option.WithAPIKey("wrong"))
 			return err

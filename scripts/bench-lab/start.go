@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"github.com/lukv/lukv/internal/bench"
@@ -192,8 +193,15 @@ func writeCheckpoint(ctx context.Context, dir string, cfg *model.Config, t tenso
 	return safetensors.WriteFile(filepath.Join(dir, "model.safetensors"), list, nil)
 }
 
-// configJSON returns a config.json equivalent to the configuration of a shape.
+// plain are the architectures whose configurations these few keys describe.
+var plain = []string{"llama", "mistral", "qwen2", "qwen3"}
+
+// configJSON returns a config.json equivalent to the configuration of a shape of a plain
+// architecture.
 func configJSON(cfg *model.Config) ([]byte, error) {
+	if !slices.Contains(plain, cfg.Arch) {
+		return nil, fmt.Errorf("a checkpoint of the architecture %s is not written, expected one of %v", cfg.Arch, plain)
+	}
 	types := map[tensor.Type]string{tensor.F32: "float32", tensor.F16: "float16", tensor.BF16: "bfloat16"}
 	return json.MarshalIndent(map[string]any{
 		"model_type": cfg.Arch, "hidden_act": "silu", "torch_dtype": types[cfg.Type],
