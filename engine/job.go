@@ -193,6 +193,9 @@ func (j *job) start() error {
 				if c.text = dialog.NewAnswer(j.e.tok, j.stops); j.req.ShowSpecial {
 					c.text.ShowSpecial()
 				}
+				if j.req.Continues || j.req.Mask != nil {
+					c.text.Continue()
+				}
 				if j.req.KeepStop {
 					c.text.KeepStop()
 				}

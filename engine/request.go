@@ -49,6 +49,11 @@ type Request struct {
 	// ShowSpecial includes special tokens in the text of answers.
 	ShowSpecial bool
 
+	// Continues says that answers go on from the text of the prompt: a blank that a
+	// vocabulary in the style of SentencePiece has before their first word is kept, as it is
+	// with a Mask, which says what texts are allowed.
+	Continues bool
+
 	// Mask, if not nil, is asked before each token of a choice which tokens may be
 	// drawn (see model.Sampler.Next), given the answer's tokens so far. It must be a
 	// function of these alone. It is called from one goroutine at a time, beside the

@@ -13,10 +13,10 @@ import (
 type answerEvent struct {
 	prompt, choice int
 	token          model.Token
-	hasToken       bool // otherwise it is text that was held back, or the end
-	echo           bool // the token is one of the prompt
-	added          bool // it is a special token that the tokenizer put there: the text has nothing for it
-	offset         int  // characters before the token, of a text completion with log-probabilities
+	hasToken       bool   // otherwise it is text that was held back, or the end
+	echo           bool   // the token is one of the prompt
+	listed         string // its text there, in lists of tokens
+	offset         int    // characters before the token, of a text completion with log-probabilities
 	reasoning      string
 	inReasoning    bool   // the token is part of the reasoning
 	text           string // follows the reasoning

@@ -224,6 +224,7 @@ func (c *chatRequest) tokens(r *http.Request, in chat.Input, limit int) error {
 	format := c.v.format
 	switch {
 	case c.continues:
+		c.q.Continues = true
 		if c.q.Prompt, err = format.ContinueTokens(r.Context(), in, limit); errors.Is(err, dialog.ErrNoText) {
 			return invalid("messages", "%v", err)
 		}

@@ -8,6 +8,7 @@ import (
 	"iter"
 	"math"
 	"net/http"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -185,6 +186,7 @@ func (c *textRequest) readProbs(f *fields) {
 			f.fail("prompt_logprobs", "not supported in a stream")
 		}
 	}
+	c.q.Continues = true
 	c.q.Echo, c.q.PromptOnly = c.echo || c.prompt >= 0, o.MaxTokens == 0
 	if c.q.PromptOnly && !c.echo {
 		f.fail("max_tokens", "found 0, which needs echo: true")
@@ -287,6 +289,7 @@ func (c *textRequest) events(k int, events iter.Seq2[engine.Event, error]) iter.
 		places, echo := make([]textPlace, c.best), c.newEcho(k)
 		for i := range places {
 			places[i].dec = c.v.tok.NewDecoder(true)
+			places[i].dec.Continue()
 		}
 		for e, err := range events {
 			if err != nil {
@@ -305,7 +308,7 @@ func (c *textRequest) events(k int, events iter.Seq2[engine.Event, error]) iter.
 			}
 			x.offset = echo.chars
 			x.text = echo.next(e.Token.ID)
-			x.added = x.text == "" && echo.knowsText() && c.v.tok.IsSpecial(e.Token.ID)
+			x.listed = c.listed(e.Token.ID, x.text, echo.knowsText())
 			for i := range places {
 				if x.choice = i; !yield(x, nil) {
 					return
@@ -323,6 +326,17 @@ func (c *textRequest) events(k int, events iter.Seq2[engine.Event, error]) iter.
 	}
 }
 
+// listed returns the text of an echoed token, whose part of the echo is said. Where known,
+// the echo is the text as it was sent, which has nothing for special tokens and for the blank
+// before the first word that the tokenizer adds.
+func (c *textRequest) listed(id int32, said string, known bool) string {
+	text, _ := c.v.tokenText(id)
+	if known && (said == "" && c.v.tok.IsSpecial(id) || strings.TrimPrefix(text, " ") == said) {
+		return said
+	}
+	return text
+}
+
 // addTo adds an event to a choice.
 func (c *textRequest) addTo(choice *textChoice, e *answerEvent) {
 	if e.echo && c.prompt >= 0 {
@@ -335,9 +349,9 @@ func (c *textRequest) addTo(choice *textChoice, e *answerEvent) {
 		if choice.LogProbs == nil {
 			choice.LogProbs = &textLogProbs{}
 		}
-		text, _ := c.v.tokenText(e.token.ID)
-		if e.added {
-			text = ""
+		text := e.listed
+		if !e.echo {
+			text, _ = c.v.tokenText(e.token.ID)
 		}
 		c.describe(choice.LogProbs, e.token, text, e.offset)
 	}
