@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"sort"
+	"runtime"
 	"strings"
 	"testing"
 	"unsafe"
@@ -122,6 +123,10 @@ func TestOpTable(t *testing.T) {
 				if g, ok := golden[key]; !*updateOps {
 					require.True(t, ok, "%s: no recorded result; run go test -run TestOpTable -update-optable where the portable functions are known to be right", key)
 					require.Equal(t, g, seen[key], "%s: the portable result differs from the recorded one", key)
+				}
+				if testing.Short() && runtime.GOARCH == "arm64" && strings.HasPrefix(o.name, "MatMulInt8/") {
+					checks++ // arm64 has no integer kernels: under the emulator the portable one would meet itself
+					continue
 				}
 				for _, c := range streamingVariants(o.name) {
 					for wi, w := range o.ways {
