@@ -34,7 +34,10 @@ func verify(e *Engine) {
 			fail("%s takes %d of %d bytes besides caches", j.req.ID, j.held, e.account.used.Load())
 		}
 	}
-	for _, j := range append(e.queue.all(), e.parked...) {
+	e.mu.Lock()
+	waiting := append(e.queue.all(), e.parked...)
+	e.mu.Unlock()
+	for _, j := range waiting {
 		if j.reserved != 0 {
 			fail("%s waits with %d bytes reserved", j.req.ID, j.reserved)
 		}

@@ -345,9 +345,13 @@ func TestPreemptedWithItsPromptCached(t *testing.T) {
 	e := newEngine(t, m, Options{MaxBytes: 64 << 20})
 	r := Request{Prompt: tokens[0], Sampling: model.Sampling{MaxTokens: 30, IgnoreEOS: true, LogProbs: true}}
 	want := alone(t, m, r)
-	found := 0
+	var found atomic.Int64
 	r.Mask = func(_ context.Context, _ int, answer []int32) ([]uint64, error) {
-		found = e.running[0].cached // the loop waits for this
+		e.post(func() { // in the loop, whose the requests are
+			if len(e.running) > 0 {
+				found.Store(int64(e.running[0].cached))
+			}
+		})
 		if len(answer)%7 == 6 {
 			e.post(func() {
 				preemptLast(e)
@@ -364,7 +368,7 @@ func TestPreemptedWithItsPromptCached(t *testing.T) {
 	got := collect(t, s, 1)
 	require.True(t, equal(got, want), "found %v, expected %v", got, want)
 	require.Positive(t, e.Stats().Preempted)
-	require.Equal(t, len(tokens[0]), found)
+	require.EqualValues(t, len(tokens[0]), found.Load())
 	require.Zero(t, s.Usage().Cached, "no earlier request kept it")
 	require.Zero(t, s.Cached())
 }
