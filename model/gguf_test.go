@@ -24,18 +24,7 @@ func goldenGGUF(t testing.TB) (string, []goldenCase) {
 // independent references, in f32 precision for every instruction set that the processor has.
 func TestGoldenGGUF(t *testing.T) {
 	dir, cases := goldenGGUF(t)
-	checks, worst := 0, 0.0
-	for _, c := range cases {
-		for _, cpu := range kernels.Variants() {
-			t.Run(c.Name+"/"+cpu.String(), func(t *testing.T) {
-				n, w := checkGolden(t, dir, c, cpu)
-				checks += n
-				worst = max(worst, w)
-			})
-		}
-	}
-	fmt.Printf("golden GGUF models: %d checks, worst deviation %.2g\n", checks, worst)
-	require.NotZero(t, checks)
+	checkAllGolden(t, "golden GGUF models", dir, cases)
 }
 
 // TestGoldenGGUFInt8 holds the loss of 8-bit activations to what they cost by their

@@ -105,6 +105,11 @@ func prefillLogits(t testing.TB, s *Session, tokens []int32) []float32 {
 // references, in f32 precision for every instruction set that the processor has.
 func TestGoldenModels(t *testing.T) {
 	dir, cases := goldenModels(t)
+	checkAllGolden(t, "golden models", dir, cases)
+}
+
+// checkAllGolden checks every case on every instruction set that the processor has.
+func checkAllGolden(t *testing.T, what, dir string, cases []goldenCase) {
 	checks, worst := 0, 0.0
 	for _, c := range cases {
 		for _, cpu := range kernels.Variants() {
@@ -115,7 +120,7 @@ func TestGoldenModels(t *testing.T) {
 			})
 		}
 	}
-	fmt.Printf("golden models: %d checks, worst deviation %.2g\n", checks, worst)
+	fmt.Printf("%s: %d checks, worst deviation %.2g\n", what, checks, worst)
 	require.NotZero(t, checks)
 }
 
