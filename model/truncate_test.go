@@ -105,8 +105,8 @@ func TestMetricsSeeTheRotation(t *testing.T) {
 	}{
 		{"models", "qwen2-yarn-bf16", false},
 		{"models", "llama31-gqa-bf16", false},
-		{"families", "smollm3-nope4-bf16", false},
-		{"families", "phi3-longrope-f32", false},
+		{"families", "smollm3-list-f16", false},
+		{"families", "phi3-longcross-f16", false},
 		{"families", "granite-bf16", false},
 		{"families", "gemma2-bf16", true},
 		{"families", "gemma3-v5-f16", true},
