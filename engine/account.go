@@ -10,20 +10,30 @@ import (
 	"github.com/lukv/lukv/model"
 )
 
-// account bounds the memory that requests take besides KV caches, from Submit to their end.
-type account struct {
+// Account bounds the memory that requests take besides KV caches. Engines take from it from
+// Submit to a request's end, and servers for what they hold around that; all that share an
+// Account share its bound. It is safe for concurrent use.
+type Account struct {
 	limit int64
 	used  atomic.Int64
 }
 
-// processAccount is the account of all engines without a bound of their own: a quarter of
-// the memory that the system can give, or 1 GiB where that is unknown, but at least 64 MiB.
-var processAccount = sync.OnceValue(func() *account {
+// NewAccount returns an account of limit bytes.
+func NewAccount(limit int64) *Account { return &Account{limit: max(0, limit)} }
+
+// ProcessAccount returns the account of all engines and servers that are given none: a
+// quarter of the memory that the system can give when it is first asked for, or 1 GiB where
+// that is unknown, but at least 64 MiB.
+var ProcessAccount = sync.OnceValue(func() *Account {
 	if n := sysmem.Available(); n > 0 {
-		return &account{limit: max(n/4, 64<<20)}
+		return NewAccount(max(n/4, 64<<20))
 	}
-	return &account{limit: 1 << 30}
+	return NewAccount(1 << 30)
 })
+
+// Limit returns the bound, Used the bytes that are taken.
+func (a *Account) Limit() int64 { return a.limit }
+func (a *Account) Used() int64  { return a.used.Load() }
 
 // MemoryError says that the memory for requests in progress is taken. If InUse is 0, the
 // request alone needs too much; otherwise it can be tried again later.
@@ -38,8 +48,8 @@ func (e *MemoryError) Error() string {
 	return fmt.Sprintf("needs up to %d bytes of memory besides its KV cache: requests in progress have %d of %d", e.Needed, e.InUse, e.Limit)
 }
 
-// take takes n bytes unless that is more than there are.
-func (a *account) take(n int64) error {
+// Take takes n bytes; the error, a [MemoryError], says that there are not as many.
+func (a *Account) Take(n int64) error {
 	if n > a.limit {
 		return &MemoryError{Needed: n, Limit: a.limit}
 	}
@@ -54,8 +64,8 @@ func (a *account) take(n int64) error {
 	}
 }
 
-// give gives n bytes back.
-func (a *account) give(n int64) { a.used.Add(-n) }
+// Give gives n bytes back.
+func (a *Account) Give(n int64) { a.used.Add(-n) }
 
 const (
 	samplerBytes = 16 // for a token of the vocabulary, see model.Sampler

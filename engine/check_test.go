@@ -30,8 +30,8 @@ func verify(e *Engine) {
 		if sessions == 1 && held > j.reserved { // several share pages
 			fail("%s holds %d bytes and has %d reserved", j.req.ID, held, j.reserved)
 		}
-		if j.held <= 0 || j.held > e.account.used.Load() {
-			fail("%s takes %d of %d bytes besides caches", j.req.ID, j.held, e.account.used.Load())
+		if j.held <= 0 || j.held > e.account.Used() {
+			fail("%s takes %d of %d bytes besides caches", j.req.ID, j.held, e.account.Used())
 		}
 	}
 	e.mu.Lock()

@@ -42,7 +42,7 @@
 // bytes.
 //
 // The other memory of requests (prompts, answers, logits, samplers, unread events) has a
-// bound of its own ([Options.RequestBytes], [MemoryError]), which is checked by Submit.
+// bound of its own ([Options.Requests], [MemoryError]), which is checked by Submit.
 //
 // # Prefixes
 //

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -67,11 +68,10 @@ type Options struct {
 	// does not change answers.
 	Lookup bool
 
-	// RequestBytes bounds the memory that requests take besides their KV caches, from
-	// Submit to their end: prompts, unread events, answers, logits and samplers. 0: they
-	// share a bound with all engines of the process that have none of their own, which is a
-	// quarter of the memory that the system can give when the first of them is made.
-	RequestBytes int64
+	// Requests bounds the memory that requests take besides their KV caches, from Submit to
+	// their end: prompts, unread events, answers, logits and samplers. The default is
+	// ProcessAccount.
+	Requests *Account
 
 	// CacheType and PageEntries are as in model.SessionOptions.
 	CacheType   tensor.Type
@@ -107,8 +107,6 @@ func (o Options) withDefaults(positions int) (Options, error) {
 		return o, fmt.Errorf("a limit of %d bytes, expected 0 or more", o.MaxBytes)
 	case o.StoreBytes < 0:
 		return o, fmt.Errorf("a store of %d bytes, expected 0 or more", o.StoreBytes)
-	case o.RequestBytes < 0:
-		return o, fmt.Errorf("a bound of %d bytes on requests, expected 0 or more", o.RequestBytes)
 	case o.StoreBytes > 0 && o.Store == "":
 		return o, errors.New("a bound on a store without a folder for it")
 	case o.PrefixCacheBytes < -1:
@@ -132,7 +130,7 @@ type Engine struct {
 	tok      *tokenizer.Tokenizer
 	o        Options
 	chunk    int // most tokens of a prompt in a step
-	account  *account
+	account  *Account
 	patience time.Duration // that a stalled request has while others wait
 	verify   func(*Engine) // of tests, after each step
 
@@ -191,11 +189,8 @@ func New(m *model.Model, o Options) (*Engine, error) {
 	e := &Engine{
 		m: m, tok: tok, o: o, chunk: 512,
 		wake: make(chan struct{}, 1), stopped: make(chan struct{}), patience: stallPatience, verify: verifySteps,
-		account: processAccount(),
+		account: cmp.Or(o.Requests, ProcessAccount()),
 		cache:   prefixCache{limit: max(o.PrefixCacheBytes, 0), vocab: m.Config().Vocab, trees: map[string]*radixTree[*entry]{}, changed: o.OnPrefix},
-	}
-	if o.RequestBytes > 0 {
-		e.account = &account{limit: o.RequestBytes}
 	}
 	e.drawReady = func(i int) { e.ready[i].draw() }
 	for _, w := range m.Config().Windows {
@@ -266,7 +261,7 @@ func (e *Engine) submit(ctx context.Context, r Request) (*Stream, error) {
 	case e.queue.n >= e.o.MaxQueue || e.queue.n > 0 && e.queue.tokens+len(r.Prompt) > e.o.MaxQueueTokens:
 		return nil, fmt.Errorf("%w: %d requests of %d tokens wait", ErrQueueFull, e.queue.n, e.queue.tokens)
 	}
-	if err := e.account.take(j.held); err != nil {
+	if err := e.account.Take(j.held); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -503,7 +498,7 @@ func (e *Engine) finish(j *job, err error) {
 		}
 	}
 	e.stats.ended(j, err)
-	e.account.give(j.held)
+	e.account.Give(j.held)
 	j.stream.end(err)
 }
 

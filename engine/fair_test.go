@@ -211,7 +211,7 @@ func TestRequestBytes(t *testing.T) {
 	m := openModel(t)
 	tokens, _ := prompts(t, m, 1)
 	few := model.Sampling{MaxTokens: 2, IgnoreEOS: true}
-	e := newEngine(t, m, Options{RequestBytes: 1 << 20, MaxRunning: 1})
+	e := newEngine(t, m, Options{Requests: NewAccount(1 << 20), MaxRunning: 1})
 	released := make(chan struct{})
 	first, err := e.Submit(within(t), Request{Prompt: tokens[0], Sampling: few, Mask: evenly(m, func(ctx context.Context, _ int, _ []int32) error {
 		select {
@@ -262,7 +262,7 @@ func TestRequestBytes(t *testing.T) {
 	require.NoError(t, e.Close())
 	_, err = e.Submit(within(t), Request{Prompt: tokens[0]})
 	require.ErrorIs(t, err, ErrClosed)
-	require.Zero(t, e.account.used.Load())
+	require.Zero(t, e.account.Used())
 }
 
 // TestNothingPerToken: in steady state, tokens of answers allocate nothing on the Go heap,

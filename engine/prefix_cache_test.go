@@ -233,19 +233,19 @@ func FuzzAccount(f *testing.F) {
 	f.Add(int64(math.MaxInt64), []byte{255, 255, 254})
 	f.Fuzz(func(t *testing.T, limit int64, ops []byte) {
 		defer testfuzz.Bound(t, len(ops))()
-		a := &account{limit: max(0, limit)}
+		a := NewAccount(limit)
 		var held []int64
 		sum := int64(0)
 		for i, op := range ops {
 			if op%2 == 1 && len(held) > 0 {
 				at := i % len(held)
-				a.give(held[at])
+				a.Give(held[at])
 				sum -= held[at]
 				held = slices.Delete(held, at, at+1)
 				continue
 			}
 			n := int64(op) << (i % 40)
-			err := a.take(n)
+			err := a.Take(n)
 			var full *MemoryError
 			if fits := n <= a.limit-sum; fits != (err == nil) {
 				t.Fatalf("take %d with %d of %d in use: %v", n, sum, a.limit, err)
@@ -260,7 +260,7 @@ func FuzzAccount(f *testing.F) {
 			}
 		}
 		for _, n := range held {
-			a.give(n)
+			a.Give(n)
 		}
 		if a.used.Load() != 0 {
 			t.Fatalf("%d bytes are left", a.used.Load())

@@ -5,29 +5,20 @@ import (
 	"net/http"
 	"sync"
 
-	"github.com/lukv/lukv/internal/sysmem"
+	"github.com/lukv/lukv/engine"
 )
 
-// account bounds the memory that requests and answers in progress take outside of engines:
-// bodies with everything that is read from them, collected answers, and what clients have
-// not read yet. Answers take at most half, so that however slowly they are read, requests
-// can still come in.
+// account is the server's part of an engine.Account: what requests and answers in progress
+// take outside of engines, bodies with everything that is read from them, collected answers,
+// and what clients have not read yet. Answers take at most half, so that however slowly they
+// are read, requests can still come in.
 type account struct {
-	limit  int64
+	all    *engine.Account
 	shared func() bool // whether several owners share the limit
 
 	mu   sync.Mutex
 	used int64
 	by   map[string]int64 // by owner
-}
-
-// defaultRequestBytes is the limit unless another is set: a quarter of the memory that the
-// system can give at the start, or 1 GiB where that is unknown, but at least 64 MiB.
-func defaultRequestBytes() int64 {
-	if n := sysmem.Available(); n > 0 {
-		return max(n/4, 64<<20)
-	}
-	return 1 << 30
 }
 
 // mayTake reports whether an owner that holds own of a limit, of which used are taken, may
@@ -53,9 +44,12 @@ func (c *charge) take(n, part int64) error {
 	a := c.a
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	limit, own := a.limit/part, a.by[c.owner]
+	limit, own := a.all.Limit()/part, a.by[c.owner]
 	if shared := a.shared(); !mayTake(own, a.used, n, limit, shared) {
 		return a.refuse(own, n, limit, shared && a.used+n <= limit)
+	}
+	if a.all.Take(n) != nil {
+		return a.refuse(own, n, limit, false)
 	}
 	a.used += n
 	a.by[c.owner] = own + n
@@ -71,11 +65,11 @@ func (a *account) refuse(own, n, limit int64, share bool) *apiError {
 	e := &apiError{retry: 2, Code: "memory_limit"}
 	if share {
 		e.status, e.Type = http.StatusTooManyRequests, "rate_limit_error"
-		e.Message = fmt.Sprintf("hold %d more bytes for a request: the requests of this API key hold %d, those of all keys %d of %d", n, own, a.used, limit)
+		e.Message = fmt.Sprintf("hold %d more bytes for a request: the requests of this API key hold %d, those of all keys %d of %d", n, own, a.all.Used(), limit)
 		return e
 	}
 	e.status, e.Type = http.StatusServiceUnavailable, "server_error"
-	e.Message = fmt.Sprintf("hold %d more bytes for a request: requests in progress hold %d, the limit is %d", n, a.used, limit)
+	e.Message = fmt.Sprintf("hold %d more bytes for a request: requests in progress hold %d, the limit is %d", n, a.all.Used(), limit)
 	return e
 }
 
@@ -88,6 +82,7 @@ func (c *charge) give(n int64) {
 	a := c.a
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.all.Give(n)
 	a.used -= n
 	if a.by[c.owner] -= n; a.by[c.owner] == 0 {
 		delete(a.by, c.owner)

@@ -18,7 +18,7 @@ import (
 )
 
 func newAccount(limit int64, shared bool) *account {
-	return &account{limit: limit, shared: func() bool { return shared }, by: map[string]int64{}}
+	return &account{all: engine.NewAccount(limit), shared: func() bool { return shared }, by: map[string]int64{}}
 }
 
 // TestAccount: what is taken never exceeds the limit, answers take at most half of it, and
@@ -76,8 +76,8 @@ func TestAccount(t *testing.T) {
 				for _, n := range a.by {
 					sum += n
 				}
-				if sum != a.used || sum > a.limit || sum < 0 {
-					t.Errorf("%d bytes by owner, %d together, the limit is %d", sum, a.used, a.limit)
+				if sum != a.used || sum > a.all.Limit() || sum < 0 {
+					t.Errorf("%d bytes by owner, %d together, the limit is %d", sum, a.used, a.all.Limit())
 				}
 				a.mu.Unlock()
 			}
@@ -95,7 +95,7 @@ func TestAccount(t *testing.T) {
 // come, whatever they are and whatever they say of their length, and give it back.
 func TestBodiesAreCounted(t *testing.T) {
 	const limit = 12 << 20
-	ts := start(t, Options{MaxRequestBytes: limit}, engine.Options{})
+	ts := start(t, Options{Requests: engine.NewAccount(limit)}, engine.Options{})
 	large := strings.Repeat("x", limit/bodyCost+1)
 	var form bytes.Buffer
 	form.WriteString("--b\r\nContent-Disposition: form-data; name=\"text\"\r\n\r\n" + large + "\r\n--b--\r\n")
@@ -127,7 +127,7 @@ func TestBodiesAreCounted(t *testing.T) {
 // TestAnswersAreCounted: an answer that is collected takes no more memory than there is,
 // in every format, and one that is streamed and read does not need it.
 func TestAnswersAreCounted(t *testing.T) {
-	ts := start(t, Options{MaxRequestBytes: 1 << 20}, engine.Options{})
+	ts := start(t, Options{Requests: engine.NewAccount(1 << 20)}, engine.Options{})
 	for path, r := range map[string]object{
 		"/v1/chat/completions": ask("x", object{"max_tokens": 300, "ignore_eos": true, "n": 4, "logprobs": true, "top_logprobs": 20}),
 		"/v1/completions":      {"prompt": "x", "max_tokens": 300, "ignore_eos": true, "n": 4, "logprobs": 20},
@@ -194,7 +194,7 @@ func TestSlowReader(t *testing.T) {
 // TestSlowReaderWithoutMemory: where there is no memory for what a client does not read,
 // its stream ends, and others go on.
 func TestSlowReaderWithoutMemory(t *testing.T) {
-	s := New(Options{MaxRequestBytes: 1})
+	s := New(Options{Requests: engine.NewAccount(1)})
 	w := &stuckWriter{httptest.NewRecorder(), make(chan struct{})}
 	out := newEventStream(w, requestOf(s, ""))
 	out.held = writeTimeout - 1
@@ -220,7 +220,7 @@ func TestSlowReaderWithoutMemory(t *testing.T) {
 // TestTokensAreCounted: a request for tokens takes no more memory than is counted for it,
 // whatever it asks for, and is refused where there is less.
 func TestTokensAreCounted(t *testing.T) {
-	ts := start(t, Options{MaxRequestBytes: 1 << 30}, engine.Options{})
+	ts := start(t, Options{Requests: engine.NewAccount(1 << 30)}, engine.Options{})
 	v := ts.s.models.find("").loaded
 	text := strings.Repeat("word and 12, more; ", 1<<16)
 	requests := map[string]object{
@@ -270,7 +270,7 @@ func TestTokensAreCounted(t *testing.T) {
 		t.Logf("%s: %.1f bytes for each of the body's", path, float64(peak)/float64(len(body)))
 		require.Less(t, peak, int64(len(body))*(bodyCost+tokenCost), path)
 	}
-	small := start(t, Options{MaxRequestBytes: int64(len(text)) * bodyCost * 3}, engine.Options{})
+	small := start(t, Options{Requests: engine.NewAccount(int64(len(text)) * bodyCost * 3)}, engine.Options{})
 	for path, r := range requests {
 		status, text, _ := small.do(t, "POST", path, mustJSON(t, r))
 		require.Equal(t, 503, status, "%s: %.200s", path, text)
@@ -299,4 +299,20 @@ func (w *discardWriter) Write(p []byte) (int, error) {
 		w.status = 200
 	}
 	return len(p), nil
+}
+
+// TestOneBound: what engines take of the account is not there for bodies, and comes back.
+func TestOneBound(t *testing.T) {
+	all := engine.NewAccount(100)
+	a := &account{all: all, shared: func() bool { return false }, by: map[string]int64{}}
+	c := &charge{a: a}
+	require.NoError(t, all.Take(70)) // an engine's
+	require.NoError(t, c.take(30, forRequests))
+	require.ErrorContains(t, c.take(1, forRequests), "requests in progress hold 100, the limit is 100")
+	var large *engine.MemoryError
+	require.ErrorAs(t, all.Take(1), &large)
+	all.Give(70)
+	require.NoError(t, c.take(50, forRequests))
+	c.end()
+	require.Zero(t, all.Used())
 }

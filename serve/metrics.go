@@ -204,13 +204,10 @@ func (s *Server) writeMetrics(w http.ResponseWriter, _ *http.Request) {
 	s.docs.mu.Lock()
 	n, texts := len(s.docs.order), s.docs.bytes
 	s.docs.mu.Unlock()
-	s.account.mu.Lock()
-	used := s.account.used
-	s.account.mu.Unlock()
 	b.family("lukv:request_bytes", "gauge")
-	b.sample("lukv:request_bytes", float64(used))
+	b.sample("lukv:request_bytes", float64(s.account.all.Used()))
 	b.family("lukv:request_bytes_limit", "gauge")
-	b.sample("lukv:request_bytes_limit", float64(s.account.limit))
+	b.sample("lukv:request_bytes_limit", float64(s.account.all.Limit()))
 	b.family("lukv:documents", "gauge")
 	b.sample("lukv:documents", float64(n))
 	b.family("lukv:document_bytes", "gauge")

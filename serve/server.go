@@ -44,10 +44,10 @@ type Options struct {
 	// MaxBody bounds the bytes of a request, default 32 MiB.
 	MaxBody int64
 
-	// MaxRequestBytes bounds the memory that all requests and answers in progress take
-	// outside of engines; default: a quarter of what the system can give. Where there are
-	// several keys, none takes more than it leaves for others.
-	MaxRequestBytes int64
+	// Requests bounds the memory that all requests and answers in progress take; give the
+	// same to the engines. The default is that of engines, [engine.ProcessAccount]. Where
+	// there are several keys, none takes more than it leaves for others.
+	Requests *engine.Account
 
 	// Profiles are the profiles that kv_compression may name.
 	Profiles map[string]*lukv.Profile
@@ -100,9 +100,9 @@ func New(o Options) *Server {
 	}
 	s := &Server{o: o, mux: http.NewServeMux(), started: time.Now(), models: newModels(o)}
 	s.bodyTime = maxBodyTime
-	s.account = account{limit: cmp.Or(o.MaxRequestBytes, defaultRequestBytes()), shared: s.severalKeys, by: map[string]int64{}}
+	s.account = account{all: cmp.Or(o.Requests, engine.ProcessAccount()), shared: s.severalKeys, by: map[string]int64{}}
 	s.SetKeys(o.Keys)
-	s.docs = newDocuments(s.account.limit, s.severalKeys)
+	s.docs = newDocuments(s.account.all.Limit(), s.severalKeys)
 	s.SetProfiles(o.Profiles)
 	for pattern, h := range map[string]handler{
 		"POST /v1/chat/completions":        s.chat,

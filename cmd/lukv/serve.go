@@ -23,6 +23,8 @@ import (
 )
 
 type serveCmd struct {
+	requests *engine.Account // see account
+
 	Models []string `arg:"" name:"model" help:"Checkpoint folders, names of models fetched by lukv pull, or builtin; NAME=MODEL serves a model under another name."`
 
 	Listen      string        `default:"127.0.0.1:8000" placeholder:"ADDRESS" help:"Listen on this address (default ${default}: this machine only)."`
@@ -120,7 +122,7 @@ func (c *serveCmd) Run(e *env) error {
 		}
 	}
 	o := serve.Options{
-		Keys: keys, Hosts: c.Host, Origins: c.CORSOrigin, MaxBody: int64(c.MaxBody), MaxRequestBytes: int64(c.MaxRequests), Version: readVersion().Version,
+		Keys: keys, Hosts: c.Host, Origins: c.CORSOrigin, MaxBody: int64(c.MaxBody), Requests: c.account(), Version: readVersion().Version,
 		UnloadAfter: c.UnloadAfter, MaxModelBytes: int64(c.MaxMemory),
 	}
 	if local && len(o.Hosts) == 0 {
@@ -242,13 +244,24 @@ func reportTo(m *kvevents.Model) func(engine.PrefixEvent) {
 	}
 }
 
+// account returns the account of the server and of all its engines.
+func (c *serveCmd) account() *engine.Account {
+	if c.requests == nil {
+		c.requests = engine.ProcessAccount()
+		if c.MaxRequests > 0 {
+			c.requests = engine.NewAccount(int64(c.MaxRequests))
+		}
+	}
+	return c.requests
+}
+
 // open adds the models to the server, opening them now or on demand. The caller closes
 // those it returns.
 func (c *serveCmd) open(e *env, s *serve.Server, events *kvevents.Publisher, log *slog.Logger) ([]*model.Model, error) {
 	var models []*model.Model
 	o := engine.Options{
 		MaxBytes: int64(c.MaxCache), MaxRunning: c.MaxRunning, MaxQueue: c.MaxQueue, Latency: c.Latency,
-		RequestBytes: int64(c.MaxRequests), MaxTokens: c.MaxContext, CacheType: c.session().CacheType, Lookup: c.Lookup, Log: log,
+		Requests: c.account(), MaxTokens: c.MaxContext, CacheType: c.session().CacheType, Lookup: c.Lookup, Log: log,
 	}
 	if c.Store != "" {
 		o.Store, o.StoreBytes = filepath.Join(c.Store, "prefixes"), int64(c.StoreBytes)

@@ -112,7 +112,7 @@ func newService(ctx context.Context, m *model.Model, maxBytes int64, ratio float
 	if s.framing, err = dialog.ChatFraming(ctx, m, time.Now()); err != nil {
 		return nil, err
 	}
-	s.e, err = engine.New(m, engine.Options{MaxBytes: maxBytes, RequestBytes: maxRequestBytes})
+	s.e, err = engine.New(m, engine.Options{MaxBytes: maxBytes, Requests: engine.NewAccount(maxRequestBytes)})
 	return s, err
 }
 
