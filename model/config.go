@@ -312,6 +312,9 @@ func (c *Config) parseGeneration(text []byte) error {
 	g.Temperature = o.Between("temperature", g.Temperature, 0, 1e6)
 	g.TopK = max(0, o.Whole("top_k", 0, -1, math.MaxInt32)) // -1: off, as in vLLM
 	g.TopP = o.Between("top_p", g.TopP, 0, 1)
+	if g.TopP == 0 { // keeps the likeliest token only, where Sampling's 0 keeps all
+		g.TopK, g.TopP = 1, 1
+	}
 	g.MinP = o.Between("min_p", g.MinP, 0, 1)
 	g.RepetitionPenalty = o.Between("repetition_penalty", g.RepetitionPenalty, 1e-6, 1e6)
 	g.MaxNewTokens = o.Whole("max_new_tokens", 0, 0, math.MaxInt32)

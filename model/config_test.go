@@ -277,6 +277,11 @@ func TestGeneration(t *testing.T) {
 	assert.False(t, c.Generation.DoSample)
 	assert.Equal(t, 50, c.Generation.TopK)
 
+	// A share of 0 keeps the likeliest token, as in transformers.
+	c = base
+	require.NoError(t, c.parseGeneration([]byte(`{"do_sample":true,"top_p":0,"top_k":20}`)))
+	assert.Equal(t, 1, c.Generation.TopK)
+
 	for _, text := range []string{"[]", "{", `{"temperature":"1"}`, `{"temperature":-1}`, `{"top_p":1.5}`, `{"top_k":1.5}`,
 		`{"top_k":-2}`, `{"top_k":1e99}`, `{"top_k":"50"}`, `{"do_sample":2}`, `{"do_sample":1.5}`, `{"eos_token_id":2.5}`,
 		`{"repetition_penalty":0}`, `{"do_sample":"yes"}`, `{"eos_token_id":"x"}`, `{"max_new_tokens":-1}`} {

@@ -51,7 +51,8 @@ const llamaTag = "<|python_tag|>"
 const callBegin = `{"name": "`
 
 // findToolSyntax finds the syntax from how a template renders a call. A template that
-// does not know calls gets the plain syntax, which is explained to the model.
+// does not know calls gets the plain syntax, which is explained to the model unless the
+// template shows it the functions.
 func findToolSyntax(format *dialog.Format, tok *tokenizer.Tokenizer) *toolSyntax {
 	function := new(chat.Object).Set("name", "lukv_probe").Set("arguments", new(chat.Object).Set("x", int64(1)))
 	call := new(chat.Object).Set("id", "abcdefghi").Set("type", "function").Set("function", function)
@@ -78,6 +79,10 @@ func findToolSyntax(format *dialog.Format, tok *tokenizer.Tokenizer) *toolSyntax
 		case strings.Contains(p.Text, `"parameters": {"x"`):
 			s = llamaTools
 		}
+	}
+	if !s.shown { // it may show functions without knowing calls
+		p, err := format.Render(context.Background(), chat.Input{Messages: []*chat.Object{chat.NewMessage("user", "x")}, Tools: []*chat.Object{tool}})
+		s.shown = err == nil && strings.Contains(p.Text, "lukv_shown")
 	}
 	s.first = -1
 	mark := s.mark

@@ -438,6 +438,9 @@ const likeLlama = `{{ bos_token }}{% for m in messages %}{% if loop.first and to
 {% endfor %}{% endif %}{% if 'tool_calls' in m %}{% if m.tool_calls | length != 1 %}{{ raise_exception("one call at once") }}{% endif %}` +
 	`{"name": "{{ m.tool_calls[0].function.name }}", "parameters": {{ m.tool_calls[0].function.arguments | tojson }}}{% else %}{{ m.content }}{% endif %}{% endfor %}`
 
+// showsTools shows functions and does not know calls.
+const showsTools = `{{ bos_token }}{% for t in tools or [] %}{{ t.function.name }} {% endfor %}{% for m in messages %}{{ m.content }}{% endfor %}`
+
 // TestToolFamilies: the syntax follows the template, calls that have to be made are read
 // back, and if none has to be, only a call can follow the mark.
 func TestToolFamilies(t *testing.T) {
@@ -452,6 +455,7 @@ func TestToolFamilies(t *testing.T) {
 		{"mistral-nemo-instruct-2407", "</s>", "mistral", false, "Well. [TOOL_CALLS]", `[{"name": "weather", "arguments": `},
 		{"qwen2.5-7b-instruct", "</s>", "qwen", false, "Let me see.\n<tool_call>", "\n" + `{"name": "weather", "arguments": `},
 		{"zephyr-tinyllama", "</s>", "plain", false, "", `{"name": "weather", "arguments": `},
+		{showsTools, "</s>", "plain", false, "", `{"name": "weather", "arguments": `},
 	} {
 		t.Run(test.name+" "+test.token, func(t *testing.T) {
 			ts := family(t, test.template, test.token)
@@ -460,6 +464,7 @@ func TestToolFamilies(t *testing.T) {
 			defer release()
 			require.Equal(t, test.name, v.toolSyntax().name)
 			require.Equal(t, test.first, v.toolSyntax().first >= 0)
+			require.Equal(t, test.template != "zephyr-tinyllama", v.toolSyntax().shown)
 			r := ask("Hello", object{"tools": []object{weather, now}, "tool_choice": "required", "temperature": 1.0, "max_tokens": 90})
 			answer := ts.agree(t, r)[0]
 			require.NotEmpty(t, answer.Message.Calls)
