@@ -37,7 +37,10 @@ func (s *Session) fill(n int, seed uint64) error {
 	if err := s.ready(); err != nil {
 		return err
 	}
-	if most := s.opts.MaxTokens - s.pos; n < 1 || n > most {
+	if n < 1 {
+		return errors.New("expected at least 1")
+	}
+	if most := s.opts.MaxTokens - s.pos; n > most {
 		return fmt.Errorf("found %d, expected 1 to %d: %w", n, most, ErrContextFull)
 	}
 	if len(s.pending) > 0 {

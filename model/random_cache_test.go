@@ -103,9 +103,9 @@ func TestFill(t *testing.T) {
 func TestFillRefuses(t *testing.T) {
 	m := testShapes[0].open(t, WithThreads(2))
 	for want, s := range map[string]*Session{
-		"fill 0 positions: found 0": newTestSession(t, m, SessionOptions{}),
-		"while decoding":            newTestSession(t, m, SessionOptions{Compression: &lukv.Policy{Decode: lukv.DecodeConfig{Mode: "tova"}}}),
-		"renumbers positions":       newTestSession(t, m, SessionOptions{Compression: rerotating()}),
+		"fill 0 positions: expected": newTestSession(t, m, SessionOptions{}),
+		"while decoding":             newTestSession(t, m, SessionOptions{Compression: &lukv.Policy{Decode: lukv.DecodeConfig{Mode: "tova"}}}),
+		"renumbers positions":        newTestSession(t, m, SessionOptions{Compression: rerotating()}),
 	} {
 		n := 10
 		if s.comp == nil {

@@ -19,8 +19,12 @@ func TestFillIsBounded(t *testing.T) {
 	require.NoError(t, err)
 	defer s.Close()
 	most := m.Config().MaxPositions
-	for _, n := range []int{math.MaxInt, math.MaxInt32, most + 1, 0, -1, math.MinInt} {
+	for _, n := range []int{math.MaxInt, math.MaxInt32, most + 1} {
 		require.ErrorIs(t, s.Fill(n, 1), ErrContextFull, "%d", n)
+		require.Zero(t, s.Len())
+	}
+	for _, n := range []int{0, -1, math.MinInt} {
+		require.ErrorContains(t, s.Fill(n, 1), "expected at least 1")
 		require.Zero(t, s.Len())
 	}
 	require.NoError(t, s.Fill(10, 1))

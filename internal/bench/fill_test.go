@@ -92,7 +92,7 @@ func TestFillRefuses(t *testing.T) {
 		return s, s.Fill(n, 1)
 	}
 	_, err = fill(model.SessionOptions{}, 0)
-	require.EqualError(t, err, "fill 0 positions: want at least 1")
+	require.EqualError(t, err, "fill 0 positions: expected at least 1")
 	_, err = fill(model.SessionOptions{MaxTokens: 10}, 11)
 	require.ErrorIs(t, err, model.ErrContextFull)
 	s, err := fill(model.SessionOptions{MaxCacheBytes: 1 << 16}, 4000)
