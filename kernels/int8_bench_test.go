@@ -28,7 +28,7 @@ func BenchmarkInt8(b *testing.B) {
 func benchmarkInt8(b *testing.B, t tensor.Type, cols, n int) {
 	const rows = 1024
 	size := t.Bytes(rows * cols)
-	many := max(1, 128<<20/size)
+	many := max(1, 512<<20/size)
 	if n > 16 {
 		many = 1
 	}

@@ -19,6 +19,18 @@ func unpackQ8_0AVX2(dst *int8, src unsafe.Pointer, n int)
 //go:noescape
 func unpackLevelsAVX2(dst *int8, src unsafe.Pointer, n, step int, table *[16]int8)
 
+// unpackFifthAVX2 unpacks nibbles that follow 32 fifth bits, and subtracts less; src is those
+// bits of the first block, step bytes from those of the next.
+//
+//go:noescape
+func unpackFifthAVX2(dst *int8, src unsafe.Pointer, n, step int, less int8)
+
+//go:noescape
+func unpackQ2_KAVX2(dst *int8, src unsafe.Pointer)
+
+//go:noescape
+func unpackQ3_KAVX2(dst *int8, src unsafe.Pointer)
+
 //go:noescape
 func unpackQ4_KAVX2(dst *int8, src unsafe.Pointer)
 
@@ -38,6 +50,14 @@ func (c CPU) unpackIntegers(dst *[256]int8, src []byte, n int, t tensor.Type) {
 	switch t {
 	case tensor.Q8_0:
 		unpackQ8_0AVX2(&dst[0], p, n)
+	case tensor.Q5_0:
+		unpackFifthAVX2(&dst[0], unsafe.Add(p, 2), n, t.Bytes(32), 16)
+	case tensor.Q5_1:
+		unpackFifthAVX2(&dst[0], unsafe.Add(p, 4), n, t.Bytes(32), 0)
+	case tensor.Q2_K:
+		unpackQ2_KAVX2(&dst[0], p)
+	case tensor.Q3_K:
+		unpackQ3_KAVX2(&dst[0], p)
 	case tensor.Q4_K:
 		unpackQ4_KAVX2(&dst[0], p)
 	case tensor.Q5_K:

@@ -135,6 +135,102 @@ TEXT ·unpackQ6_KAVX2(SB), NOSPLIT, $0-16
 	VZEROUPPER
 	RET
 
+// Bit i of a word, for byte i of four bytes that hold the word.
+DATA unpackBit<>+0(SB)/8, $0x8040201008040201
+GLOBL unpackBit<>(SB), RODATA|NOPTR, $8
+
+// Every byte of a word eight times.
+DATA unpackByte<>+0(SB)/8, $0x0000000000000000
+DATA unpackByte<>+8(SB)/8, $0x0101010101010101
+DATA unpackByte<>+16(SB)/8, $0x0202020202020202
+DATA unpackByte<>+24(SB)/8, $0x0303030303030303
+GLOBL unpackByte<>(SB), RODATA|NOPTR, $32
+
+// func unpackFifthAVX2(dst *int8, src unsafe.Pointer, n, step int, less int8)
+TEXT ·unpackFifthAVX2(SB), NOSPLIT, $0-33
+	MOVQ dst+0(FP), DI
+	MOVQ src+8(FP), SI
+	MOVQ n+16(FP), CX
+	MOVQ step+24(FP), DX
+	VPBROADCASTB less+32(FP), Y12
+	VPBROADCASTQ unpackBit<>(SB), Y11
+	VMOVDQU unpackByte<>(SB), Y10
+	BYTES(0x0f, Y14)
+	BYTES(0x10, Y13)
+next:
+	VPBROADCASTD (SI), Y1
+	VPSHUFB Y10, Y1, Y1
+	VPAND Y11, Y1, Y1
+	VPCMPEQB Y11, Y1, Y1
+	VPAND Y13, Y1, Y1
+	VMOVDQU 4(SI), X0
+	VPSRLW $4, X0, X2
+	VINSERTI128 $1, X2, Y0, Y0
+	VPAND Y14, Y0, Y0
+	VPOR Y1, Y0, Y0
+	VPSUBB Y12, Y0, Y0
+	VMOVDQU Y0, (DI)
+	ADDQ DX, SI
+	ADDQ $32, DI
+	DECQ CX
+	JNZ next
+	VZEROUPPER
+	RET
+
+// PAIR stores two bits of every byte of Y0.
+#define PAIR(shift, to) \
+	VPSRLW $shift, Y0, Y1; \
+	VPAND Y14, Y1, Y1; \
+	VMOVDQU Y1, to(DI)
+
+// func unpackQ2_KAVX2(dst *int8, src unsafe.Pointer)
+TEXT ·unpackQ2_KAVX2(SB), NOSPLIT, $0-16
+	MOVQ dst+0(FP), DI
+	MOVQ src+8(FP), SI
+	BYTES(0x03, Y14)
+	VMOVDQU 16(SI), Y0
+	PAIR(0, 0)
+	PAIR(2, 32)
+	PAIR(4, 64)
+	PAIR(6, 96)
+	VMOVDQU 48(SI), Y0
+	PAIR(0, 128)
+	PAIR(2, 160)
+	PAIR(4, 192)
+	PAIR(6, 224)
+	VZEROUPPER
+	RET
+
+// THIRD is PAIR, less 4 where a bit of Y8 is set.
+#define THIRD(shift, move, n, to) \
+	VPSRLW $shift, Y0, Y1; \
+	VPAND Y14, Y1, Y1; \
+	move $n, Y8, Y2; \
+	VPAND Y13, Y2, Y2; \
+	VPSUBB Y2, Y1, Y1; \
+	VMOVDQU Y1, to(DI)
+
+// func unpackQ3_KAVX2(dst *int8, src unsafe.Pointer)
+TEXT ·unpackQ3_KAVX2(SB), NOSPLIT, $0-16
+	MOVQ dst+0(FP), DI
+	MOVQ src+8(FP), SI
+	BYTES(0x03, Y14)
+	BYTES(0x04, Y13)
+	VPCMPEQB Y8, Y8, Y8
+	VPXOR (SI), Y8, Y8
+	VMOVDQU 32(SI), Y0
+	THIRD(0, VPSLLW, 2, 0)
+	THIRD(2, VPSLLW, 1, 32)
+	THIRD(4, VPSLLW, 0, 64)
+	THIRD(6, VPSRLW, 1, 96)
+	VMOVDQU 64(SI), Y0
+	THIRD(0, VPSRLW, 2, 128)
+	THIRD(2, VPSRLW, 3, 160)
+	THIRD(4, VPSRLW, 4, 192)
+	THIRD(6, VPSRLW, 5, 224)
+	VZEROUPPER
+	RET
+
 #define WIDEN(at, to) \
 	VPMOVSXBD at(SI), Y2; \
 	VCVTDQ2PS Y2, Y2; \
