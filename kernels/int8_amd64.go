@@ -79,7 +79,10 @@ func (c CPU) matMulInt8Asm(dst []float32, ldd int, x *int8Rows, n int, w *Matrix
 	case !c.AVX512VNNI:
 		c.int8Quads(dst, ldd, x, n, w, lo, hi)
 		return hi
-	case step == 0 || n >= panelsFrom:
+	case step == 0 && n < panelsFrom:
+		c.int8ByStrip(dst, ldd, x, n, w, lo, hi)
+		return hi
+	case n >= panelsFrom:
 		c.int8Panels(dst, ldd, x, n, w, lo, hi)
 		return hi
 	}

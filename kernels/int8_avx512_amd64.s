@@ -279,6 +279,18 @@ GLOBL int8OrderDots8<>(SB), RODATA|NOPTR, $64
 	VPERMILPS $2, X10, X10; \
 	VADDSS X10, X24, X24
 
+// SUMS16 sets Z0 to the sums of sixteen groups of 32, two in each of Z0 to Z7, in the order
+// of int8Order.
+#define SUMS16 \
+	JOIN4(Z0, Z1, Z2, Z3, Z8); \
+	JOIN4(Z4, Z5, Z6, Z7, Z8); \
+	VSHUFI32X4 $0x88, Z4, Z0, Z1; \
+	VSHUFI32X4 $0xdd, Z4, Z0, Z0; \
+	VPADDD Z1, Z0, Z0; \
+	VPERMD Z0, Z20, Z0; \
+	VPERMD (R10), Z22, Z2; \
+	VPADDD Z2, Z0, Z0
+
 // MASK16 sets K1 to the groups that exist, in file order, K2 to the same in the order of
 // int8Order, and X21.
 #define MASK16(whole) \
@@ -329,14 +341,7 @@ whole:
 	DOTS(476, 448, Z7)
 	AHEAD(448)
 	AHEAD(512)
-	JOIN4(Z0, Z1, Z2, Z3, Z8)
-	JOIN4(Z4, Z5, Z6, Z7, Z8)
-	VSHUFI32X4 $0x88, Z4, Z0, Z1
-	VSHUFI32X4 $0xdd, Z4, Z0, Z0
-	VPADDD Z1, Z0, Z0
-	VPERMD Z0, Z20, Z0
-	VPERMD (R10), Z22, Z2
-	VPADDD Z2, Z0, Z0
+	SUMS16
 	MOVWLZX (0*34)(SI), R12
 	VMOVD R12, X1
 	VPINSRW $1, (4*34)(SI), X1, X1
@@ -725,5 +730,177 @@ step:
 	JG step
 	STORE
 	JNZ row
+	VZEROUPPER
+	RET
+
+// The routines below take weights that are unpacked, see int8Strip.
+
+// STRIP loads the argument and prefetches.
+#define STRIP(ready, next) \
+	MOVQ a+0(FP), DI; \
+	MOVQ int8StripTile_strip(DI), SI; \
+	MOVQ int8StripTile_q(DI), R8; \
+	MOVQ int8StripTile_scale(DI), R9; \
+	MOVQ int8StripTile_less(DI), R10; \
+	MOVQ int8StripTile_sums(DI), BX; \
+	MOVQ int8StripTile_y(DI), DX; \
+	MOVQ int8StripTile_blocks(DI), R11; \
+	VMOVSS (DX), X24; \
+	MOVL $0x80, R12; \
+	VPBROADCASTB R12, Z25; \
+	MOVQ int8StripTile_ahead(DI), AX; \
+	MOVQ int8StripTile_lines(DI), CX; \
+	TESTQ CX, CX; \
+	JEQ ready; \
+next: \
+	PREFETCHT1 9216(AX); \
+	PREFETCHT0 3072(AX); \
+	ADDQ $64, AX; \
+	DECQ CX; \
+	JNZ next; \
+ready: \
+	MOVQ int8StripTile_minima(DI), CX
+
+// WHOLE sets acc to the sums of four products of 64 columns each, 128 added to the weights.
+#define WHOLE(at, acc) \
+	VPXORD (at)(SI), Z25, Z8; \
+	VPXORD acc, acc, acc; \
+	VPDPBUSD at(R8), Z8, acc
+
+// Every element of a quarter of sixteen, four times.
+DATA int8Fours<>+0(SB)/8, $0x0000000000000000
+DATA int8Fours<>+8(SB)/8, $0x0000000000000000
+DATA int8Fours<>+16(SB)/8, $0x0000000100000001
+DATA int8Fours<>+24(SB)/8, $0x0000000100000001
+DATA int8Fours<>+32(SB)/8, $0x0000000200000002
+DATA int8Fours<>+40(SB)/8, $0x0000000200000002
+DATA int8Fours<>+48(SB)/8, $0x0000000300000003
+DATA int8Fours<>+56(SB)/8, $0x0000000300000003
+GLOBL int8Fours<>(SB), RODATA|NOPTR, $64
+
+// GROUPS4 adds the dot products of 64 columns to Z0; the scales Z1 of their groups are at
+// order.
+#define GROUPS4(at, order, acc, scale) \
+	WHOLE(at, acc); \
+	VPERMD Z1, order, scale; \
+	VPMULLD scale, acc, acc; \
+	VPADDD acc, Z0, Z0
+
+// Offsets in tensor.Quants.
+#define quantsScale 256
+#define quantsLeast 288
+#define quantsD 320
+#define quantsMin 324
+#define quantsSize 328
+
+// func int8Strip256AVX512(a *int8StripTile)
+TEXT ·int8Strip256AVX512(SB), NOSPLIT, $0-8
+	STRIP(ready, next)
+	VMOVDQU64 int8Fours<>(SB), Z16
+	MOVL $4, R12
+	VPBROADCASTD R12, Z20
+	VPADDD Z20, Z16, Z17
+	VPADDD Z20, Z17, Z18
+	VPADDD Z20, Z18, Z19
+	ADDQ $int8Strip_blocks, SI
+block:
+	VPMOVSXWD quantsScale(SI), Z1
+	VPMULLD (R10), Z1, Z0
+	GROUPS4(0, Z16, Z2, Z9)
+	GROUPS4(64, Z17, Z3, Z10)
+	GROUPS4(128, Z18, Z4, Z11)
+	GROUPS4(192, Z19, Z5, Z12)
+	VEXTRACTI64X4 $1, Z0, Y2
+	VPADDD Y2, Y0, Y0
+	VMOVDQU quantsLeast(SI), Y6
+	VPMADDWD (BX), Y6, Y6
+	VPHADDD Y6, Y0, Y0
+	VPHADDD Y0, Y0, Y0
+	VEXTRACTI128 $1, Y0, X2
+	VPADDD X2, X0, X0
+	VCVTDQ2PS X0, X0
+	VMOVSS (R9), X3
+	VMULSS quantsD(SI), X3, X4
+	VFMADD231SS X0, X4, X24
+	TESTQ CX, CX
+	JEQ done
+	VMULSS quantsMin(SI), X3, X4
+	VMOVSHDUP X0, X0
+	VFNMADD231SS X0, X4, X24
+done:
+	ADDQ $quantsSize, SI
+	ADDQ $256, R8
+	ADDQ $4, R9
+	ADDQ $64, R10
+	ADDQ $32, BX
+	DECQ R11
+	JNZ block
+	VMOVSS X24, (DX)
+	VZEROUPPER
+	RET
+
+// TERMS continues the chains X10 by lane l of sums Z0 and their scales Z3, and of sums Z11 for
+// minima and their scales Z12.
+#define TERMS(l) \
+	VEXTRACTF32X4 $l, Z0, X4; \
+	VEXTRACTF32X4 $l, Z3, X5; \
+	VEXTRACTF32X4 $l, Z11, X6; \
+	VEXTRACTF32X4 $l, Z12, X7; \
+	VFMADD231PS X4, X5, X10; \
+	VFNMADD231PS X6, X7, X10
+
+// func int8Strip32AVX512(a *int8StripTile)
+TEXT ·int8Strip32AVX512(SB), NOSPLIT, $0-8
+	STRIP(ready, next)
+	VPTERNLOGD $0xff, Z23, Z23, Z23
+	VPSLLD $31, Z23, Z23 // -0
+	VMOVDQU64 int8Order<>(SB), Z22
+	VMOVDQU64 int8OrderDots8<>(SB), Z20
+	MASK16(whole)
+whole:
+	ADDQ $int8Strip_w, SI
+	WHOLE(0, Z0)
+	WHOLE(64, Z1)
+	WHOLE(128, Z2)
+	WHOLE(192, Z3)
+	WHOLE(256, Z4)
+	WHOLE(320, Z5)
+	WHOLE(384, Z6)
+	WHOLE(448, Z7)
+	SUMS16
+	VPERMPS (int8Strip_d-int8Strip_w)(SI), Z22, Z1
+	TESTQ CX, CX
+	JNE minima
+	CHAIN16
+	VMOVSS X24, (DX)
+	VZEROUPPER
+	RET
+minima:
+	VPERMPS (R9), Z22, Z2
+	VCVTDQ2PS.Z Z0, K2, Z0
+	VMOVAPS Z23, Z3
+	VMULPS Z2, Z1, K2, Z3
+	VPMOVSXWD (BX), Z11
+	VPERMD Z11, Z22, Z11
+	VCVTDQ2PS.Z Z11, K2, Z11
+	VPERMPS (int8Strip_min-int8Strip_w)(SI), Z22, Z12
+	VMULPS.Z Z2, Z12, K2, Z12
+	VMOVAPS X21, X10
+	TERMS(0)
+	TERMS(1)
+	TERMS(2)
+	TERMS(3)
+	VMOVSHDUP Z0, Z0
+	VMOVSHDUP Z3, Z3
+	VMOVSHDUP Z11, Z11
+	VMOVSHDUP Z12, Z12
+	TERMS(0)
+	TERMS(1)
+	TERMS(2)
+	TERMS(3)
+	VADDSS X10, X24, X24
+	VPERMILPS $2, X10, X10
+	VADDSS X10, X24, X24
+	VMOVSS X24, (DX)
 	VZEROUPPER
 	RET

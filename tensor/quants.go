@@ -45,10 +45,7 @@ func (t Type) UnpackScales(q *Quants, src []byte) {
 		}
 	case Q3_K:
 		q.D, q.Min, q.Least = half(b[108:]), 0, [16]int16{}
-		s := b[96:108]
-		for j := range q.Scale {
-			q.Scale[j] = int16(s[j%8]>>(4*(j/8))&15|s[8+j%4]>>(2*(j/4))&3<<4) - 32
-		}
+		q.threeScales(b[96:108])
 	case Q4_K, Q5_K:
 		q.D, q.Min = half(b), half(b[2:])
 		q.sixBits(b[4:])
@@ -143,6 +140,18 @@ func (q *Quants) sixBits(b []byte) {
 	const six, four, two = 0x3f3f3f3f, 0x0f0f0f0f, 0x30303030
 	spread(&q.Scale, a&six, d&four|a>>2&two)
 	spread(&q.Least, c&six, d>>4&four|c>>2&two)
+}
+
+// threeScales unpacks the 16 scales of 6 bits of Q3_K, less 32: 8 bytes with the lower bits of
+// scales j and j+8, 4 with the upper ones of scales j, j+4, j+8 and j+12.
+func (q *Quants) threeScales(b []byte) {
+	low, high := binary.LittleEndian.Uint64(b), uint64(binary.LittleEndian.Uint32(b[8:]))
+	const four, two = 0x0f0f0f0f0f0f0f0f, 0x3030303030303030
+	first := low&four | (high<<4|high<<34)&two
+	second := low>>4&four | (high|high<<30)&two
+	for j := range 8 {
+		q.Scale[j], q.Scale[j+8] = int16(first>>(8*j)&255)-32, int16(second>>(8*j)&255)-32
+	}
 }
 
 // spread sets two neighbours of dst to each of the eight bytes of a and b.
