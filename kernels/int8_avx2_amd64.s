@@ -141,11 +141,12 @@ none:
 
 #define SCALE(i) \
 	VPMOVSXBW (16*i)(SI), Y0; \
-	VPBROADCASTW (2*i)(DX), Y1; \
+	VPBROADCASTB i(DX), X1; \
+	VPMOVSXBW X1, Y1; \
 	VPMULLW Y1, Y0, Y0; \
 	VMOVDQU Y0, (32*i)(DI)
 
-// func int8ScaleAVX2(dst *[256]int16, src *[256]int8, scale *[16]int16)
+// func int8ScaleAVX2(dst *[256]int16, src *[256]int8, scale *[16]int8)
 TEXT ·int8ScaleAVX2(SB), NOSPLIT, $0-24
 	MOVQ dst+0(FP), DI
 	MOVQ src+8(FP), SI

@@ -788,10 +788,10 @@ GLOBL int8Fours<>(SB), RODATA|NOPTR, $64
 
 // Offsets in tensor.Quants.
 #define quantsScale 256
-#define quantsLeast 288
-#define quantsD 320
-#define quantsMin 324
-#define quantsSize 328
+#define quantsLeast 272
+#define quantsD 288
+#define quantsMin 292
+#define quantsSize 296
 
 // func int8Strip256AVX512(a *int8StripTile)
 TEXT ·int8Strip256AVX512(SB), NOSPLIT, $0-8
@@ -804,7 +804,7 @@ TEXT ·int8Strip256AVX512(SB), NOSPLIT, $0-8
 	VPADDD Z20, Z18, Z19
 	ADDQ $int8Strip_blocks, SI
 block:
-	VPMOVSXWD quantsScale(SI), Z1
+	VPMOVSXBD quantsScale(SI), Z1
 	VPMULLD (R10), Z1, Z0
 	GROUPS4(0, Z16, Z2, Z9)
 	GROUPS4(64, Z17, Z3, Z10)
@@ -812,7 +812,7 @@ block:
 	GROUPS4(192, Z19, Z5, Z12)
 	VEXTRACTI64X4 $1, Z0, Y2
 	VPADDD Y2, Y0, Y0
-	VMOVDQU quantsLeast(SI), Y6
+	VPMOVSXBW quantsLeast(SI), Y6
 	VPMADDWD (BX), Y6, Y6
 	VPHADDD Y6, Y0, Y0
 	VPHADDD Y0, Y0, Y0

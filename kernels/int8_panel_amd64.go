@@ -56,11 +56,23 @@ func int8PanelChainAVX512(a *int8PanelTile)
 //go:noescape
 func int8TransposeAVX512(dst, src unsafe.Pointer)
 
+// int8ScalesAVX512 and int8LeastAVX512 set a panel's scales of groups, and minima of pairs of
+// groups, to bytes of words, one for each row. From a group to the next are bits bits.
+//
+//go:noescape
+func int8ScalesAVX512(dst *[int8PanelRows]int32, words *[int8PanelRows]uint64, groups, bits int)
+
+//go:noescape
+func int8LeastAVX512(dst *[int8PanelRows][2]int16, words *[int8PanelRows]uint64, pairs, bits int)
+
 // int8Room is where a panel is made.
 type int8Room struct {
 	panel    int8Panel
 	integers [int8PanelRows][256]int8
 	block    tensor.Quants
+
+	scale, least [2][int8PanelRows]uint64    // of blocks of 256: groups 0 to 7 and 8 to 15, a byte each
+	halves       [2][8][int8PanelRows]uint16 // of others: d and min as stored
 }
 
 // int8Panels multiplies by panels.
@@ -96,47 +108,83 @@ func (c CPU) packInt8(room *int8Room, w *Matrix, o, outs, k int) {
 		b := src[i*row : i*row+size]
 		c.unpackIntegers(&room.integers[i], b, n, w.Type)
 		if block == 32 {
-			room.packScales(i, b, n, w.Type)
+			room.readScales(i, b, n, w.Type)
 		} else {
-			room.packGroups(i, b, w.Type)
+			room.readGroups(i, b, w.Type)
 		}
 	}
 	for half := range 2 {
 		int8TransposeAVX512(unsafe.Pointer(&room.panel.w[0][16*half]), unsafe.Pointer(&room.integers[16*half]))
 	}
+	if block == 32 {
+		c.packScales(room, n, w.Type)
+	} else {
+		room.packGroups(w.Type)
+	}
 }
 
-// packScales sets what row i of a panel has beside integers to that of n blocks of 32.
-func (room *int8Room) packScales(i int, b []byte, n int, t tensor.Type) {
-	p, u := &room.panel, &room.block
-	size, minima := t.Bytes(32), hasMinima(t)
-	for g := range n {
-		if t == tensor.MXFP4 || minima {
-			t.UnpackScales(u, b[g*size:])
-		} else {
-			u.D = tensor.F16ToF32(binary.LittleEndian.Uint16(b[g*size:]))
+// readScales reads what n blocks of 32 of row i have beside integers.
+func (room *int8Room) readScales(i int, b []byte, n int, t tensor.Type) {
+	size := t.Bytes(32)
+	if t == tensor.MXFP4 { // no halves: straight to the panel
+		for g := range n {
+			t.UnpackScales(&room.block, b[g*size:])
+			room.panel.floats(0)[g*int8PanelRows+i] = room.block.D
 		}
-		*(*float32)(unsafe.Pointer(&p.scale[g][i])) = u.D
-		if minima {
-			*(*float32)(unsafe.Pointer(&p.least[g][i])) = u.Min
+		return
+	}
+	for g := range n {
+		room.halves[0][g][i] = binary.LittleEndian.Uint16(b[g*size:])
+	}
+	if hasMinima(t) {
+		for g := range n {
+			room.halves[1][g][i] = binary.LittleEndian.Uint16(b[g*size+2:]) ^ 0x8000
 		}
 	}
 }
 
-// packGroups is packScales for one block of 256.
-func (room *int8Room) packGroups(i int, b []byte, t tensor.Type) {
+// packScales moves what readScales has read to the panel.
+func (c CPU) packScales(room *int8Room, n int, t tensor.Type) {
+	if t == tensor.MXFP4 {
+		return
+	}
+	for part := range 2 {
+		if part == 1 && !hasMinima(t) {
+			return
+		}
+		src := unsafe.Slice((*byte)(unsafe.Pointer(&room.halves[part])), 2*n*int8PanelRows)
+		c.Widen(room.panel.floats(part)[:n*int8PanelRows], src, tensor.F16)
+	}
+}
+
+// floats returns D (part 0) or Min (part 1) of a panel of blocks of 32: [8][32].
+func (p *int8Panel) floats(part int) []float32 {
+	at := unsafe.Pointer(&p.scale)
+	if part == 1 {
+		at = unsafe.Pointer(&p.least)
+	}
+	return unsafe.Slice((*float32)(at), 8*int8PanelRows)
+}
+
+// readGroups reads what a block of 256 of row i has beside integers.
+func (room *int8Room) readGroups(i int, b []byte, t tensor.Type) {
 	p, u := &room.panel, &room.block
 	t.UnpackScales(u, b)
 	p.d[i], p.min[i] = u.D, u.Min
-	every := groupOf(t) / 16
-	for g := range 16 / every {
-		p.scale[g][i] = int32(u.Scale[g*every])
-	}
-	if !hasMinima(t) {
-		return
-	}
-	for g := range 16 / every {
-		p.least[g/2][i][g%2] = u.Least[g*every]
+	scale, least := (*[2]uint64)(unsafe.Pointer(&u.Scale)), (*[2]uint64)(unsafe.Pointer(&u.Least))
+	room.scale[0][i], room.scale[1][i] = scale[0], scale[1]
+	room.least[0][i], room.least[1][i] = least[0], least[1]
+}
+
+// packGroups moves what readGroups has read to the panel.
+func (room *int8Room) packGroups(t tensor.Type) {
+	p, every := &room.panel, groupOf(t)/16
+	groups := 8 / every
+	for half := range 2 {
+		int8ScalesAVX512(&p.scale[groups*half], &room.scale[half], groups, 8*every)
+		if hasMinima(t) {
+			int8LeastAVX512(&p.least[groups/2*half], &room.least[half], groups/2, 8*every)
+		}
 	}
 }
 

@@ -387,3 +387,70 @@ next:
 	JNZ next
 	VZEROUPPER
 	RET
+
+#define LOADWORDS \
+	VMOVDQU64 (SI), Z0; \
+	VMOVDQU64 64(SI), Z1; \
+	VMOVDQU64 128(SI), Z2; \
+	VMOVDQU64 192(SI), Z3; \
+	VMOVQ AX, X6
+
+#define SCALEBYTE(word, to) \
+	VPSLLQ X5, word, Z8; \
+	VPSRAQ $56, Z8, Z8; \
+	VPMOVQD Z8, to(DI)
+
+// func int8ScalesAVX512(dst *[32]int32, words *[32]uint64, groups, bits int)
+TEXT ·int8ScalesAVX512(SB), NOSPLIT, $0-32
+	MOVQ dst+0(FP), DI
+	MOVQ words+8(FP), SI
+	MOVQ bits+24(FP), AX
+	LOADWORDS
+	MOVQ groups+16(FP), CX
+	MOVQ $56, AX
+	VMOVQ AX, X5
+next:
+	SCALEBYTE(Z0, 0)
+	SCALEBYTE(Z1, 32)
+	SCALEBYTE(Z2, 64)
+	SCALEBYTE(Z3, 96)
+	VPSUBQ X6, X5, X5
+	ADDQ $128, DI
+	DECQ CX
+	JNZ next
+	VZEROUPPER
+	RET
+
+#define LEASTBYTES(word, to) \
+	VPSRLQ X5, word, Z8; \
+	VPSRLQ X7, word, Z9; \
+	VPANDQ Z10, Z8, Z8; \
+	VPANDQ Z10, Z9, Z9; \
+	VPSLLQ $16, Z9, Z9; \
+	VPORQ Z9, Z8, Z8; \
+	VPMOVQD Z8, to(DI)
+
+// func int8LeastAVX512(dst *[32][2]int16, words *[32]uint64, pairs, bits int)
+TEXT ·int8LeastAVX512(SB), NOSPLIT, $0-32
+	MOVQ dst+0(FP), DI
+	MOVQ words+8(FP), SI
+	MOVQ bits+24(FP), AX
+	LOADWORDS
+	MOVQ pairs+16(FP), CX
+	VPXORQ X5, X5, X5
+	VMOVDQA X6, X7
+	VPADDQ X6, X6, X6
+	MOVQ $255, AX
+	VPBROADCASTQ AX, Z10
+next:
+	LEASTBYTES(Z0, 0)
+	LEASTBYTES(Z1, 32)
+	LEASTBYTES(Z2, 64)
+	LEASTBYTES(Z3, 96)
+	VPADDQ X6, X5, X5
+	VPADDQ X6, X7, X7
+	ADDQ $128, DI
+	DECQ CX
+	JNZ next
+	VZEROUPPER
+	RET

@@ -45,7 +45,7 @@ func int8QuadChainAVX2(a *int8QuadTile)
 // int8ScaleAVX2 multiplies groups of 16 integers by their scales.
 //
 //go:noescape
-func int8ScaleAVX2(dst *[256]int16, src *[256]int8, scale *[16]int16)
+func int8ScaleAVX2(dst *[256]int16, src *[256]int8, scale *[16]int8)
 
 // int8QuadRoom is where a quad is made.
 type int8QuadRoom struct {
@@ -88,11 +88,14 @@ func (c CPU) packInt8Quad(room *int8QuadRoom, i int, w *Matrix, o, k int) {
 	c.unpackIntegers(&room.integers, b, n, w.Type)
 	w.Type.UnpackScales(u, b)
 	if block == 256 {
-		p.d[i], p.min[i], p.least[i] = u.D, u.Min, u.Least
+		p.d[i], p.min[i] = u.D, u.Min
+		for g, v := range u.Least {
+			p.least[i][g] = int16(v)
+		}
 		int8ScaleAVX2(&p.w[i], &room.integers, &u.Scale)
 		return
 	}
-	ones := [16]int16{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}
+	ones := [16]int8{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}
 	int8ScaleAVX2(&p.w[i], &room.integers, &ones)
 	simple := w.Type != tensor.MXFP4 && !hasMinima(w.Type)
 	for g := range n {

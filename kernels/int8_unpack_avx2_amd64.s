@@ -3,7 +3,8 @@
 #include "textflag.h"
 
 // The integers of blocks, as tensor.Type.UnpackIntegers defines them: of one block of 256
-// elements, or of n blocks of 32.
+// elements, or of n blocks of 32. What follows in the same row is prefetched: a panel takes some
+// columns of every row at a time.
 
 #define BYTES(v, Y) \
 	MOVL $v, R8; \
@@ -18,6 +19,7 @@ TEXT ·unpackQ8_0AVX2(SB), NOSPLIT, $0-24
 next:
 	VMOVDQU 2(SI), Y0
 	VMOVDQU Y0, (DI)
+	PREFETCHT1 1088(SI)
 	ADDQ $34, SI
 	ADDQ $32, DI
 	DECQ CX
@@ -41,6 +43,7 @@ next:
 	VPAND Y14, Y0, Y0
 	VPSHUFB Y0, Y13, Y0
 	VMOVDQU Y0, (DI)
+	PREFETCHT1 640(SI)
 	ADDQ DX, SI
 	ADDQ $32, DI
 	DECQ CX
@@ -71,6 +74,9 @@ TEXT ·unpackQ4_KAVX2(SB), NOSPLIT, $0-16
 	VMOVDQU Y5, 160(DI)
 	VMOVDQU Y6, 192(DI)
 	VMOVDQU Y7, 224(DI)
+	PREFETCHT1 576(SI)
+	PREFETCHT1 640(SI)
+	PREFETCHT1 704(SI)
 	VZEROUPPER
 	RET
 
@@ -100,6 +106,9 @@ TEXT ·unpackQ5_KAVX2(SB), NOSPLIT, $0-16
 	FIFTH(VPSRLW, 1, Y5, 160)
 	FIFTH(VPSRLW, 2, Y6, 192)
 	FIFTH(VPSRLW, 3, Y7, 224)
+	PREFETCHT1 704(SI)
+	PREFETCHT1 768(SI)
+	PREFETCHT1 832(SI)
 	VZEROUPPER
 	RET
 
@@ -132,6 +141,10 @@ TEXT ·unpackQ6_KAVX2(SB), NOSPLIT, $0-16
 	SIXTH(VPSLLW, 2, Y1, 160)
 	SIXTH(VPSLLW, 0, Y2, 192)
 	SIXTH(VPSRLW, 2, Y3, 224)
+	PREFETCHT1 840(SI)
+	PREFETCHT1 904(SI)
+	PREFETCHT1 968(SI)
+	PREFETCHT1 1032(SI)
 	VZEROUPPER
 	RET
 
@@ -170,6 +183,7 @@ next:
 	VPOR Y1, Y0, Y0
 	VPSUBB Y12, Y0, Y0
 	VMOVDQU Y0, (DI)
+	PREFETCHT1 640(SI)
 	ADDQ DX, SI
 	ADDQ $32, DI
 	DECQ CX
@@ -198,6 +212,8 @@ TEXT ·unpackQ2_KAVX2(SB), NOSPLIT, $0-16
 	PAIR(2, 160)
 	PAIR(4, 192)
 	PAIR(6, 224)
+	PREFETCHT1 336(SI)
+	PREFETCHT1 400(SI)
 	VZEROUPPER
 	RET
 
@@ -228,6 +244,8 @@ TEXT ·unpackQ3_KAVX2(SB), NOSPLIT, $0-16
 	THIRD(2, VPSRLW, 3, 160)
 	THIRD(4, VPSRLW, 4, 192)
 	THIRD(6, VPSRLW, 5, 224)
+	PREFETCHT1 440(SI)
+	PREFETCHT1 504(SI)
 	VZEROUPPER
 	RET
 

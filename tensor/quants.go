@@ -3,6 +3,7 @@ package tensor
 import (
 	"encoding/binary"
 	"math"
+	"unsafe"
 )
 
 // Quants is an unpacked block of a quantised type. Element i of the block is worth
@@ -12,7 +13,7 @@ import (
 // Both products are exact in float32 for all types, so that a value is rounded once.
 type Quants struct {
 	Q            [256]int8
-	Scale, Least [16]int16 // Scale from -128 to 127, Least from 0 to 63
+	Scale, Least [16]int8 // Least from 0 to 63
 	D, Min       float32
 }
 
@@ -40,25 +41,24 @@ func (t Type) UnpackScales(q *Quants, src []byte) {
 		q.Min, q.Least[0], q.Least[1] = -half(b[2:]), 1, 1
 	case Q2_K:
 		q.D, q.Min = half(b[80:]), half(b[82:])
-		for g, v := range b[:16] {
-			q.Scale[g], q.Least[g] = int16(v&15), int16(v>>4)
-		}
+		a, c := binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint64(b[8:])
+		const four = 0x0f0f0f0f0f0f0f0f
+		setBytes(&q.Scale, a&four, c&four)
+		setBytes(&q.Least, a>>4&four, c>>4&four)
 	case Q3_K:
-		q.D, q.Min, q.Least = half(b[108:]), 0, [16]int16{}
+		q.D, q.Min, q.Least = half(b[108:]), 0, [16]int8{}
 		q.threeScales(b[96:108])
 	case Q4_K, Q5_K:
 		q.D, q.Min = half(b), half(b[2:])
 		q.sixBits(b[4:])
 	case Q6_K:
-		q.D, q.Min, q.Least = half(b[208:]), 0, [16]int16{}
-		for g := range q.Scale {
-			q.Scale[g] = int16(int8(b[192+g]))
-		}
+		q.D, q.Min, q.Least = half(b[208:]), 0, [16]int8{}
+		setBytes(&q.Scale, binary.LittleEndian.Uint64(b[192:]), binary.LittleEndian.Uint64(b[200:]))
 	case IQ4_XS:
-		q.D, q.Min, q.Least = half(b), 0, [16]int16{}
+		q.D, q.Min, q.Least = half(b), 0, [16]int8{}
 		high := binary.LittleEndian.Uint16(b[2:])
 		for j := range 8 {
-			s := int16(b[4+j/2]>>(4*(j&1))&15) | int16(high>>(2*j)&3<<4)
+			s := int8(b[4+j/2]>>(4*(j&1))&15) | int8(high>>(2*j)&3<<4)
 			q.Scale[2*j], q.Scale[2*j+1] = s-32, s-32
 		}
 	default:
@@ -129,7 +129,7 @@ func half(b []byte) float32 { return F16ToF32(binary.LittleEndian.Uint16(b)) }
 // scaled sets what a block of 32 elements has beside its integers.
 func (q *Quants) scaled(d float32) {
 	q.D, q.Min = d, 0
-	q.Scale, q.Least = [16]int16{1, 1}, [16]int16{}
+	q.Scale, q.Least = [16]int8{1, 1}, [16]int8{}
 }
 
 // sixBits unpacks the 8 scales and minima of 6 bits in 12 bytes. The first four of each have
@@ -149,17 +149,32 @@ func (q *Quants) threeScales(b []byte) {
 	const four, two = 0x0f0f0f0f0f0f0f0f, 0x3030303030303030
 	first := low&four | (high<<4|high<<34)&two
 	second := low>>4&four | (high|high<<30)&two
-	for j := range 8 {
-		q.Scale[j], q.Scale[j+8] = int16(first>>(8*j)&255)-32, int16(second>>(8*j)&255)-32
-	}
+	setBytes(&q.Scale, less32(first), less32(second))
+}
+
+// less32 subtracts 32 from each of eight bytes, none of which is above 63.
+func less32(x uint64) uint64 {
+	const signs, each = 0x8080808080808080, 0x2020202020202020
+	return (x | signs) - each ^ signs
 }
 
 // spread sets two neighbours of dst to each of the eight bytes of a and b.
-func spread(dst *[16]int16, a, b uint32) {
-	for i := range 4 {
-		dst[2*i], dst[2*i+1] = int16(a>>(8*i)&255), int16(a>>(8*i)&255)
-		dst[2*i+8], dst[2*i+9] = int16(b>>(8*i)&255), int16(b>>(8*i)&255)
-	}
+func spread(dst *[16]int8, a, b uint32) {
+	setBytes(dst, twice(a), twice(b))
+}
+
+// twice returns each of the four bytes of x twice.
+func twice(x uint32) uint64 {
+	y := (uint64(x) | uint64(x)<<16) & 0x0000ffff0000ffff
+	y = (y | y<<8) & 0x00ff00ff00ff00ff
+	return y | y<<8
+}
+
+// setBytes sets dst to the bytes of a and b, the lowest first.
+func setBytes(dst *[16]int8, a, b uint64) {
+	bytes := (*[16]byte)(unsafe.Pointer(dst))
+	binary.LittleEndian.PutUint64(bytes[:], a)
+	binary.LittleEndian.PutUint64(bytes[8:], b)
 }
 
 // powerOfTwo returns the scale of MXFP4, half of 2^(e-127) because its levels are doubled. An
