@@ -276,6 +276,38 @@ func (m *Model) Weights() *Weights { return m.weights }
 // WeightBytes returns the bytes of all weights the model uses.
 func (m *Model) WeightBytes() int64 { return m.weights.bytes() }
 
+// StepBytes returns the bytes of weights that a pass over n rows reads at most. It leaves
+// out an embedding that is not also the head, as only single rows of it are read, and of a
+// mixture of experts those that no row can have chosen.
+func (m *Model) StepBytes(n int) int64 {
+	w, plans := m.weights, m.cfg.layerPlans()
+	bytes := w.bytes()
+	if !w.tied() {
+		bytes -= int64(len(w.Embed.Data))
+	}
+	for at := range w.Layers {
+		all := int64(0)
+		w.Layers[at].eachExpert(func(_ tensorRole, _ int, t *tensor.Tensor) { all += int64(len(t.Data)) })
+		if f := &plans[at].ffn; f.experts > 0 {
+			bytes -= all - all*int64(min(f.experts, n*f.chosen))/int64(f.experts)
+		}
+	}
+	return bytes
+}
+
+// WeightType returns the type that most bytes of the weights have.
+func (m *Model) WeightType() tensor.Type {
+	var main tensor.Type
+	bytes := map[tensor.Type]int{}
+	m.weights.Each(func(_ string, t tensor.Tensor) {
+		bytes[t.Type] += len(t.Data)
+		if bytes[t.Type] > bytes[main] {
+			main = t.Type
+		}
+	})
+	return main
+}
+
 // Source returns the checkpoint's files, nil for a model made in memory.
 func (m *Model) Source() fs.FS { return m.source }
 

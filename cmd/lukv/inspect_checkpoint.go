@@ -21,6 +21,7 @@ type checkpointInfo struct {
 	Parameters int64          `json:"parameters"`
 	Bytes      int64          `json:"bytes"`
 	Digest     string         `json:"digest,omitempty"` // of all weights, with --verify
+	StepBytes  int64          `json:"step_bytes"`       // of weights that a decoded token reads
 	Types      []tensorTypes  `json:"types"`
 	Unused     []string       `json:"unused_tensors"`
 	Tensors    []tensorInfo   `json:"tensors,omitempty"`
@@ -114,6 +115,7 @@ func (c *inspectCmd) checkpoint(e *env) error {
 	for _, x := range info.Types {
 		t.line("", "%s: %d tensors, %s parameters, %s", x.Type, x.Tensors, count(x.Parameters), report.Bytes(x.Bytes))
 	}
+	t.line("reads", "%s of weights per token", report.Bytes(info.StepBytes))
 	t.line("cache", "%s per token as f32, %s as bf16 or f16", report.Bytes(int64(info.CacheBytes["f32"])), report.Bytes(int64(info.CacheBytes["bf16"])))
 	if n := len(info.Unused); n > 0 {
 		t.line("unused", "%d tensors: %s", n, clip(strings.Join(info.Unused, ", "), 200))
@@ -160,6 +162,7 @@ func (c *inspectCmd) readCheckpoint(e *env) (*checkpointInfo, *model.Config, err
 			return nil, nil, err
 		}
 	}
+	info.StepBytes = m.StepBytes(1)
 	info.CacheBytes = map[string]int{}
 	for name, t := range map[string]tensor.Type{"f32": tensor.F32, "f16": tensor.F16, "bf16": tensor.BF16} {
 		info.CacheBytes[name] = 2 * cfg.Layers * cfg.KVHeads * t.Bytes(cfg.HeadDim)

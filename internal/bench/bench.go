@@ -135,7 +135,7 @@ const (
 // compared.
 type Key struct {
 	Model     string  `json:"model"`
-	Weights   string  `json:"weights"`          // element type
+	Weights   string  `json:"weights"`          // type of most weights
 	Mapped    bool    `json:"mapped,omitempty"` // the weights are a file's pages
 	Test      string  `json:"test"`             // TestPrefill or TestDecode
 	Tokens    int     `json:"tokens"`           // in one repetition, of each session
@@ -144,7 +144,7 @@ type Key struct {
 	Threads   int     `json:"threads"`
 	Precision string  `json:"precision"`
 	CPU       string  `json:"cpu"`
-	Cache     string  `json:"cache"`               // element type
+	Cache     string  `json:"cache"`               // type of most weights
 	Metric    string  `json:"metric,omitempty"`    // "" without compression
 	Allocator string  `json:"allocator,omitempty"` // likewise
 	Profile   string  `json:"profile,omitempty"`   // its digest; "" for a made-up one
@@ -386,7 +386,7 @@ func (r *runner) model(ctx context.Context, s *Source, precision model.Precision
 // keyOf returns the part common to the keys of all points of an open model.
 func keyOf(s *Source, m *model.Model) Key {
 	k := Key{
-		Model: s.name, Weights: m.Config().Type.String(), Mapped: !s.private, Batch: 1,
+		Model: s.name, Weights: m.WeightType().String(), Mapped: !s.private, Batch: 1,
 		Threads: m.Threads(), Precision: string(m.Precision()), CPU: m.CPU().String(),
 	}
 	if dev := m.Device(); dev != nil {

@@ -218,6 +218,9 @@ func (c *course) tokens(n int) []int32 {
 func (c *course) unit() probe.Unit {
 	cpu := c.m.CPU()
 	set := cpu.String()
+	if c.m.Precision() == model.PrecisionInt8 && cpu.AVX512VNNI {
+		return probe.UnitOf("avx512vnni")
+	}
 	dots := cpu.AVX512BF16 && !cpu.SlowDot && c.m.Precision() == model.PrecisionBF16 && c.m.Config().Type == tensor.BF16
 	if cpu.AVX512 && !dots {
 		set = kernels.CPU{AVX2: true, AVX512: true}.String()
@@ -361,7 +364,7 @@ func (c *course) decode(ctx context.Context, sessions []*model.Session, sample *
 		// 4·HeadDim operations each.
 		c.point.CacheRead += flop / int64(2*cfg.Heads/cfg.KVHeads) * int64(c.cache.Bytes(1))
 	}
-	c.point.BytesPerStep = c.weightsRead() + c.point.CacheRead
+	c.point.BytesPerStep = c.m.StepBytes(c.key.Batch) + c.point.CacheRead
 	ready()
 	done := c.observe(sessions)
 	defer done()
@@ -392,18 +395,6 @@ func (c *course) attention(s *model.Session, slots func(held, window float64) fl
 		}
 	}
 	return int64(sum * float64(4*cfg.HeadDim*(cfg.Heads/cfg.KVHeads)))
-}
-
-// weightsRead returns the bytes of weights that a step reads. It leaves out an input
-// embedding that is not also the output projection, as only single rows of it are read,
-// and of a mixture of experts those that its tokens cannot all have chosen.
-func (c *course) weightsRead() int64 {
-	cfg := c.m.Config()
-	n := c.m.WeightBytes() - int64(cfg.Type.Bytes(1))*(cfg.LayerParams(0)-cfg.LayerParams(c.key.Batch))
-	if !cfg.TiedEmbeddings {
-		n -= int64(cfg.Vocab) * int64(cfg.Type.Bytes(cfg.Hidden))
-	}
-	return n
 }
 
 // account records the memory of the point, the largest over the repetitions.
