@@ -417,7 +417,7 @@ func (r *runner) points(s *Source, m *model.Model) ([]*course, error) {
 	for _, cache := range o.CacheType {
 		if cache == 0 {
 			cache = tensor.F32
-			if m.Precision() == model.PrecisionBF16 {
+			if m.Precision() != model.PrecisionF32 {
 				cache = tensor.BF16
 			}
 		}
