@@ -181,6 +181,14 @@ DATA int8OrderDots8<>+48(SB)/8, $0x0000000700000005
 DATA int8OrderDots8<>+56(SB)/8, $0x0000000f0000000d
 GLOBL int8OrderDots8<>(SB), RODATA|NOPTR, $64
 
+// Where the scales of sixteen blocks of Q4_0 are, in the order of int8Order: the word within the
+// 64 bytes that hold it.
+DATA int8Halves0<>+0(SB)/8, $0x000c000800040000
+DATA int8Halves0<>+8(SB)/8, $0x00150011000d0009
+DATA int8Halves0<>+16(SB)/8, $0x001e001a00160012
+DATA int8Halves0<>+24(SB)/8, $0x00070003001f001b
+GLOBL int8Halves0<>(SB), RODATA|NOPTR, $32
+
 // One row of activations as 8-bit integers by rows of quantised weights, in the order of the
 // file; see int8.go for the arithmetic.
 //
@@ -381,6 +389,17 @@ TEXT ·int8Q4_0AVX512(SB), NOSPLIT, $0-8
 	MOVL $0x0f, R12
 	VPBROADCASTB R12, Z25
 	VMOVDQU64 int8Order<>(SB), Z22
+	VMOVDQU32 int8Halves0<>(SB), Y19
+	MOVL $0x1111, R12
+	KMOVD R12, K3
+	MOVL $0x2222, R12
+	KMOVD R12, K4
+	MOVL $0x0444, R12
+	KMOVD R12, K5
+	MOVL $0x4888, R12
+	KMOVD R12, K6
+	MOVL $0x8000, R12
+	KMOVD R12, K7
 row:
 	ROW
 step:
@@ -414,25 +433,12 @@ whole:
 	VPERMD (R10), Z22, Z2
 	VPSRAD $4, Z2, Z2 // -8 times the sum
 	VPADDD Z2, Z0, Z0
-	MOVWLZX (0*18)(SI), R12
-	VMOVD R12, X1
-	VPINSRW $1, (4*18)(SI), X1, X1
-	VPINSRW $2, (8*18)(SI), X1, X1
-	VPINSRW $3, (12*18)(SI), X1, X1
-	VPINSRW $4, (1*18)(SI), X1, X1
-	VPINSRW $5, (5*18)(SI), X1, X1
-	VPINSRW $6, (9*18)(SI), X1, X1
-	VPINSRW $7, (13*18)(SI), X1, X1
-	MOVWLZX (2*18)(SI), R12
-	VMOVD R12, X2
-	VPINSRW $1, (6*18)(SI), X2, X2
-	VPINSRW $2, (10*18)(SI), X2, X2
-	VPINSRW $3, (14*18)(SI), X2, X2
-	VPINSRW $4, (3*18)(SI), X2, X2
-	VPINSRW $5, (7*18)(SI), X2, X2
-	VPINSRW $6, (11*18)(SI), X2, X2
-	VPINSRW $7, (15*18)(SI), X2, X2
-	VINSERTI128 $1, X2, Y1, Y1
+	VPERMW.Z (SI), Z19, K3, Z1
+	VPERMW 64(SI), Z19, K4, Z1
+	VPERMW 128(SI), Z19, K5, Z1
+	VPERMW 192(SI), Z19, K6, Z1
+	VMOVDQU 256(SI), Y2
+	VPERMW Z2, Z19, K7, Z1
 	VCVTPH2PS Y1, Z1
 	CHAIN16
 	ADDQ $288, SI
