@@ -39,6 +39,7 @@ const maxSlots = math.MaxInt32
 //	per_head            metrics
 //	                    presets kvpress
 //	triattention        future sinks centers
+//	learned             target ridge floor
 //
 // [RegisterMetric] adds others. The names ea and streaming are accepted for
 // expected_attention and streaming_llm.
@@ -85,6 +86,8 @@ func init() {
 	RegisterMetric("chunkkv", chunkKV{Metric: InnerMetric{snap}, Size: 10, Heads: "layer"},
 		Preset[Metric]{"kvpress", chunkKV{Metric: InnerMetric{snap}, Size: 20, Heads: "layer"}})
 	RegisterMetric("triattention", triAttention{Future: 17, Sinks: 4})
+	RegisterMetric("learned", learned{Target: InnerMetric{kvZip{Chunk: 2048, Sinks: 4, Suffix: "\n"}}, Ridge: 1e-3, Floor: 1e-7})
+	metrics.unlist("learned")
 }
 
 // RegisterMetric makes a metric available by name: to policies, profiles,
@@ -100,8 +103,8 @@ func RegisterMetric(name string, defaults Metric, presets ...Preset[Metric]) {
 	metrics.add(name, defaults, presets)
 }
 
-// Metrics lists the names of all metrics that rank under any allocator: per_head,
-// which needs a profile, is not among them.
+// Metrics lists the names of all metrics that rank without a profile: learned and
+// per_head are not among them.
 func Metrics() []string { return metrics.names() }
 
 // NewMetric builds the metric that c describes.

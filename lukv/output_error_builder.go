@@ -310,7 +310,7 @@ func (p *Profile) Reweighted(w Weights) (*Profile, error) {
 	if err != nil {
 		return fail("%w", err)
 	}
-	out.OutputErrors, out.QueryCenters = &e, p.QueryCenters
+	out.OutputErrors, out.CalibrationData = &e, p.CalibrationData
 	out.Pairs, out.MinContext, out.MaxContext = p.Pairs, p.MinContext, p.MaxContext
 	return out, nil
 }

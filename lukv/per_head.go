@@ -24,6 +24,7 @@ func (m perHead) Validate() error {
 		return fmt.Errorf("metrics: found %d, expected 2 to 16", n)
 	}
 	var names []string
+	fitted := 0
 	for _, x := range m.Metrics {
 		if x.Metric == nil {
 			return errors.New("metrics: found none where a metric was expected")
@@ -33,6 +34,11 @@ func (m perHead) Validate() error {
 			return fmt.Errorf("metrics: found %s twice", name)
 		}
 		names = append(names, name)
+		if NeedsRankings(x.Metric) {
+			if fitted++; fitted > 1 {
+				return errors.New("metrics: found learned twice, expected it once: a profile holds the rankings of one")
+			}
+		}
 		_, nested := x.Metric.(perHead)
 		_, refines := x.Metric.(Refiner)
 		r, rerotates := x.Metric.(interface{ Rerotates() bool })
@@ -164,7 +170,7 @@ func (m perHead) Score(ctx context.Context, l *Layer) (Scores, error) {
 // others, so that it can be asked for only some of them.
 func headByHead(m Metric) bool {
 	switch m.(type) {
-	case snapKV, keyDiff, expectedAttention, kNorm, observed, h2o, streamingLLM, cake, keyDistance:
+	case snapKV, keyDiff, expectedAttention, kNorm, observed, h2o, streamingLLM, cake, keyDistance, learned:
 		return true
 	}
 	return false

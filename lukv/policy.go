@@ -46,8 +46,8 @@ type Policy struct {
 	// profile.
 	ProfileDigest string `json:"profile,omitempty"`
 
-	// Profile is needed by the allocator lukv; if it is given, the metric
-	// triattention reads its centres. Not part of the JSON.
+	// Profile is needed by the allocator lukv and by the metric learned; if it is
+	// given, the metric triattention reads its centres. Not part of the JSON.
 	Profile *Profile `json:"-"`
 }
 
@@ -82,20 +82,37 @@ func (p *Policy) prefills() bool {
 }
 
 // UsesProfile reports whether a profile matters: the allocator needs one, or a
-// metric, for the prompt or while decoding, reads the centres that one can
-// hold.
+// metric, for the prompt or while decoding, reads the centres or the rankings that
+// one can hold.
 func (p *Policy) UsesProfile() bool {
-	m, a := p.named()
-	if a.NeedsProfile() {
-		return true
-	}
+	_, a := p.named()
+	return a.NeedsProfile() || p.anyMetric(NeedsCenters) || p.anyMetric(NeedsRankings)
+}
+
+// Learned returns the configuration of the metric learned that ranks the prompt or
+// while decoding, by itself or within another metric; ok is false if none does. A
+// profile that holds its rankings is then required.
+func (p *Policy) Learned() (c MetricConfig, ok bool) {
+	p.anyMetric(func(m Metric) bool {
+		l, found := learnedWithin(m)
+		if found {
+			c, ok = MetricConfigOf(l), true
+		}
+		return found
+	})
+	return c, ok
+}
+
+// anyMetric reports whether the metric of the prompt or that of decoding satisfies is.
+func (p *Policy) anyMetric(is func(Metric) bool) bool {
+	m, _ := p.named()
 	configs := []MetricConfig{m}
 	if p.Decode.Metric != nil {
 		configs = append(configs, *p.Decode.Metric)
 	}
 	return slices.ContainsFunc(configs, func(c MetricConfig) bool {
 		metric, err := NewMetric(c)
-		return err == nil && NeedsCenters(metric)
+		return err == nil && is(metric)
 	})
 }
 
@@ -252,6 +269,12 @@ func (p *Policy) Compile(model string, shape CacheShape) (*Compiled, error) {
 // calibrated returns a metric with the measurements of the profile.
 func (c *Compiled) calibrated(model string, m Metric) (Metric, error) {
 	p := c.policy.Profile
+	if l, ok := learnedWithin(m); ok {
+		if err := p.checkRankings(l); err != nil {
+			return nil, fmt.Errorf("metric %s: %w", metrics.nameOf(m), err)
+		}
+		return c.withProfile(model, m)
+	}
 	switch {
 	case !NeedsCenters(m):
 		return m, nil
@@ -263,7 +286,15 @@ func (c *Compiled) calibrated(model string, m Metric) (Metric, error) {
 		return m, nil // as when the profile was measured
 	case p.QueryCenters == nil:
 		return nil, fmt.Errorf("metric %s: %w: found a profile of the metric %s without centres of queries, expected one of this metric", metrics.nameOf(m), ErrProfileMismatch, p.Identity.Metric.Name)
-	case !c.usesProfile: // otherwise it has been checked
+	}
+	return c.withProfile(model, m)
+}
+
+// withProfile returns a metric with the data of the profile, which is checked first
+// unless the allocator reads it too.
+func (c *Compiled) withProfile(model string, m Metric) (Metric, error) {
+	p := c.policy.Profile
+	if !c.usesProfile {
 		if p.Identity.Model != model {
 			return nil, fmt.Errorf("metric %s: %w: model: the profile was made for %s, this run has %s", metrics.nameOf(m), ErrProfileMismatch, p.Identity.Model, model)
 		}
@@ -271,7 +302,7 @@ func (c *Compiled) calibrated(model string, m Metric) (Metric, error) {
 			return nil, err
 		}
 	}
-	return WithCenters(m, p.QueryCenters), nil
+	return WithCalibration(m, &p.CalibrationData), nil
 }
 
 // bindHeads gives each head the metric that the profile names for the ratio.

@@ -127,10 +127,8 @@ type Profile struct {
 	MaxContext int   //
 	Excluded   []int // layers that took no part, ascending; their ratios are 0
 
-	// QueryCenters are the centres of the model's queries on the calibration texts,
-	// [L][H], zeros in excluded layers; nil for a metric that reads none. Do not
-	// modify.
-	QueryCenters [][]QueryCenter
+	// CalibrationData is what the profile's metric reads, empty for most.
+	CalibrationData
 
 	// OutputErrors holds the measurements of a profile of output errors, nil for
 	// other objectives or if not known. Do not modify.
@@ -324,23 +322,6 @@ func canonicalMetric(c MetricConfig) MetricConfig {
 		return MetricConfigOf(m)
 	}
 	return c
-}
-
-// checkQueryCenters reports centres whose shape differs from the profile's.
-func (p *Profile) checkQueryCenters() error {
-	if p.QueryCenters == nil {
-		return nil
-	}
-	if n := len(p.QueryCenters); n != p.layers {
-		return fmt.Errorf("profile: query centers of %d layers, expected %d", n, p.layers)
-	}
-	if err := checkCenters(p.QueryCenters); err != nil {
-		return fmt.Errorf("profile: query centers: %w", err)
-	}
-	if n := len(p.QueryCenters[0]); n%p.kvHeads != 0 {
-		return fmt.Errorf("profile: query centers of %d query heads, expected a multiple of %d kv heads", n, p.kvHeads)
-	}
-	return nil
 }
 
 // CheckShape compares the profile with a model of L layers of K KV heads.

@@ -56,7 +56,7 @@ type profileFile struct {
 	MinContext int `json:"min_context"`
 	MaxContext int `json:"max_context"`
 
-	QueryCenters [][]QueryCenter `json:"query_centers,omitempty"`
+	CalibrationData
 
 	*OutputErrors
 
@@ -98,17 +98,15 @@ func (f *profileFile) write(w io.Writer) error {
 		return err
 	}
 	head := *f
-	head.Values, head.OutputErrors, head.QueryCenters = [][]float64{}, nil, nil
+	head.Values, head.OutputErrors, head.CalibrationData = [][]float64{}, nil, CalibrationData{}
 	data, err := json.MarshalIndent(&head, "", "  ")
 	if err != nil {
 		return err
 	}
 	var buf bytes.Buffer
 	buf.Write(bytes.TrimSuffix(data, []byte("\"values\": []\n}")))
-	if f.QueryCenters != nil {
-		if err := writeCenters(&buf, f.QueryCenters); err != nil {
-			return err
-		}
+	if err := f.CalibrationData.write(&buf); err != nil {
+		return err
 	}
 	if f.OutputErrors != nil {
 		if err := f.OutputErrors.write(&buf); err != nil {
@@ -136,15 +134,21 @@ func (f *profileFile) write(w io.Writer) error {
 	return err
 }
 
-// writeCenters writes centres as an object member followed by a comma, one query
-// head per line.
-func writeCenters(buf *bytes.Buffer, centers [][]QueryCenter) error {
-	value, err := json.Marshal(centers)
-	if err != nil {
+// write writes what there is as object members, each followed by a comma, one head per
+// line.
+func (d *CalibrationData) write(buf *bytes.Buffer) error {
+	member := func(name string, heads any, there bool) error {
+		if !there {
+			return nil
+		}
+		value, err := json.Marshal(heads)
+		fmt.Fprintf(buf, "%q: %s,\n  ", name, bytes.ReplaceAll(value, []byte("},{"), []byte("},\n{")))
 		return err
 	}
-	fmt.Fprintf(buf, "\"query_centers\": %s,\n  ", bytes.ReplaceAll(value, []byte("},{"), []byte("},\n{")))
-	return nil
+	if err := member("query_centers", d.QueryCenters, d.QueryCenters != nil); err != nil {
+		return err
+	}
+	return member("rankings", d.Rankings, d.Rankings != nil)
 }
 
 // write writes the measurements as object members, one row per line, each
@@ -260,7 +264,7 @@ func (p *Profile) file() *profileFile {
 			Format: profileFormat, Version: fileVersion, Identity: p.Identity,
 			Layers: p.layers, KVHeads: p.kvHeads, Excluded: p.Excluded, Pairs: p.Pairs,
 		},
-		MinContext: p.MinContext, MaxContext: p.MaxContext, QueryCenters: p.QueryCenters, OutputErrors: p.OutputErrors,
+		MinContext: p.MinContext, MaxContext: p.MaxContext, CalibrationData: p.CalibrationData, OutputErrors: p.OutputErrors,
 	}
 	f.split(p.ratios)
 	return f
@@ -283,8 +287,10 @@ func ReadProfile(r io.Reader) (*Profile, error) {
 		err = p.checkOutputErrors()
 	}
 	if err == nil {
-		p.QueryCenters = f.QueryCenters
-		err = p.checkQueryCenters()
+		p.CalibrationData = f.CalibrationData
+		if err = p.CalibrationData.check(p.layers, p.kvHeads); err != nil {
+			err = fmt.Errorf("profile: %w", err)
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read profile: %w", err)

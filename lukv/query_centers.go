@@ -116,26 +116,3 @@ func Concentration(centers [][]QueryCenter) float64 {
 	}
 	return center / length
 }
-
-// calibrated is a metric that reads query centres.
-type calibrated interface {
-	Metric
-	reads() bool // whether it has none of its own
-	with(centers [][]QueryCenter) Metric
-}
-
-// NeedsCenters reports whether a metric reads query centres and has none of its
-// own, so that a profile made for it must hold them.
-func NeedsCenters(m Metric) bool {
-	c, ok := m.(calibrated)
-	return ok && c.reads()
-}
-
-// WithCenters returns the metric with centres that were measured for it; any other
-// metric is returned unchanged.
-func WithCenters(m Metric, centers [][]QueryCenter) Metric {
-	if c, ok := m.(calibrated); ok {
-		return c.with(centers)
-	}
-	return m
-}

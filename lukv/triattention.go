@@ -34,13 +34,6 @@ func (m triAttention) Validate() error {
 	return nil
 }
 
-func (m triAttention) reads() bool { return len(m.Centers) == 0 }
-
-func (m triAttention) with(centers [][]QueryCenter) Metric {
-	m.profiled = centers
-	return m
-}
-
 // centers returns the calibrated centres, nil if there are none.
 func (m triAttention) centers() [][]QueryCenter {
 	if len(m.Centers) > 0 {

@@ -135,7 +135,7 @@ func TestTriAttentionMatchesDefinition(t *testing.T) {
 	// From a profile: the same, but not a parameter.
 	require.True(t, NeedsCenters(plain))
 	require.False(t, NeedsCenters(m))
-	profiled := WithCenters(plain, layers)
+	profiled := WithCalibration(plain, &CalibrationData{QueryCenters: layers})
 	check(profiled, centers)
 	require.Equal(t, MetricConfigOf(plain), MetricConfigOf(profiled))
 

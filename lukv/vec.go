@@ -22,6 +22,15 @@ func dotWide(a []float32, b []float64) float64 {
 	return s
 }
 
+// dotNarrow returns the inner product of a and b in float64, ascending.
+func dotNarrow(a, b []float32) float64 {
+	var s float64
+	for i, v := range a {
+		s += float64(float64(v) * float64(b[i]))
+	}
+	return s
+}
+
 // resize returns x with length n; its contents are arbitrary.
 func resize[E any](x []E, n int) []E {
 	if cap(x) < n {

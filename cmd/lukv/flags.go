@@ -410,19 +410,22 @@ func (s *profileSet) find(m *model.Model, name string, metric lukv.MetricConfig)
 	case len(s.paths) > 0:
 		return nil, fmt.Errorf("%w: none of %s was made for this model and the metric %v", lukv.ErrProfileMismatch, strings.Join(s.paths, ", "), metricName(metric))
 	}
-	return nil, usage("the allocator lukv needs a profile: make one with 'lukv profile %s --metric %s -o FILE' and give it with --profile FILE", name, quoteArg(metricName(metric)))
+	return nil, usage("the allocator lukv and the metrics learned and per_head need a profile: make one with 'lukv profile %s --metric %s -o FILE' and give it with --profile FILE", name, quoteArg(metricName(metric)))
 }
 
 // of returns the profile that a policy uses, nil if there is none. If the allocator
-// needs one, it is that of the metric; otherwise it is one of the model that has the
-// query centres that a metric reads, or the only one given, so that the policy's own
-// check reports missing parts.
+// needs one, it is that of the metric, and if the metric learned ranks, that of learned;
+// otherwise it is one of the model that has the query centres that a metric reads, or the
+// only one given, so that the policy's own check reports missing parts.
 func (s *profileSet) of(m *model.Model, name string, p *lukv.Policy) (*lukv.Profile, error) {
 	if p.Allocator.NeedsProfile() {
 		return s.find(m, name, p.Metric)
 	}
 	if !p.UsesProfile() {
 		return nil, nil
+	}
+	if learned, ok := p.Learned(); ok {
+		return s.find(m, name, learned)
 	}
 	for i, x := range s.profiles {
 		if x == nil {

@@ -29,8 +29,8 @@ type profileInfo struct {
 	Levels     []levelInfo           `json:"levels"`
 	HeatMap    lukv.HeatMap          `json:"heat_map"`
 
-	QueryCenters [][]lukv.QueryCenter `json:"query_centers,omitempty"`
-	OutputErrors *lukv.OutputErrors   `json:"output_errors,omitempty"`
+	lukv.CalibrationData
+	OutputErrors *lukv.OutputErrors `json:"output_errors,omitempty"`
 }
 
 type levelInfo struct {
@@ -96,7 +96,7 @@ func (c *inspectCmd) showProfile(e *env, p *lukv.Profile, id *lukv.ProfileIdenti
 	info := profileInfo{
 		Format: inspectFormat, Kind: "profile", Path: c.Path, Digest: digest, Identity: id, Layers: p.Layers(), KVHeads: p.KVHeads(),
 		Excluded: p.Excluded, Pairs: p.Pairs, MinContext: p.MinContext, MaxContext: p.MaxContext,
-		HeatMap: p.HeatMap(c.Ratio, c.Nearest), QueryCenters: p.QueryCenters, OutputErrors: p.OutputErrors,
+		HeatMap: p.HeatMap(c.Ratio, c.Nearest), CalibrationData: p.CalibrationData, OutputErrors: p.OutputErrors,
 	}
 	for i := range solve.Levels {
 		ratio := float64(i+1) / 100
@@ -118,6 +118,9 @@ func (c *inspectCmd) showProfile(e *env, p *lukv.Profile, id *lukv.ProfileIdenti
 	}
 	if c := info.QueryCenters; c != nil {
 		t.line("query centres", "%d layers of %d query heads; the mean query is %.0f %% as long as queries are on average", len(c), len(c[0]), 100*lukv.Concentration(c))
+	}
+	if r := info.Rankings; r != nil {
+		t.line("rankings", "%d layers of %d KV heads: %d weights each and a constant", len(r), len(r[0]), 2*len(r[0][0].Key)+2)
 	}
 	if len(info.Excluded) > 0 {
 		t.line("excluded", "layers %v (sliding windows)", info.Excluded)

@@ -185,7 +185,7 @@ func joinNegative(args []string) []string {
 func newParser(c *cli, options ...kong.Option) (*kong.Kong, error) {
 	return kong.New(c, append(options, kong.Name("lukv"), kong.Description(description),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}),
-		kong.Vars{"metrics": strings.Join(lukv.Metrics(), ", "), "allocators": strings.Join(lukv.Allocators(), ", "),
+		kong.Vars{"metrics": strings.Join(lukv.Metrics(), ", ") + ", learned (with a profile)", "allocators": strings.Join(lukv.Allocators(), ", "),
 			"presets":       strings.Join(lukv.PolicyPresets(), ", "),
 			"probesteps":    strconv.Itoa(embedded.ProbeSteps),
 			"shapes":        strings.Join(model.Shapes(), ", "),

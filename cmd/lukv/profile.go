@@ -52,7 +52,7 @@ type profileCmd struct {
 }
 
 func (profileCmd) Help() string {
-	return `Prefill each text with the full cache, answer its questions, measure how much the answers drew on each cache entry, and solve for the budgets that lose least at 99 levels of compression with the metric's ranking. The mean over all questions is the profile. Two runs give the same bytes. For the metric triattention, the profile also holds the centres of the queries on the texts.
+	return `Prefill each text with the full cache, answer its questions, measure how much the answers drew on each cache entry, and solve for the budgets that lose least at 99 levels of compression with the metric's ranking. The mean over all questions is the profile. Two runs give the same bytes. For the metric triattention, the profile also holds the centres of the queries on the texts; for the metric learned, the ranking that is fitted to KVzip's scores on them before anything else is measured.
 
 Work that was interrupted goes on from FILE.state when the same command is given again.
 
@@ -65,6 +65,8 @@ Examples:
   lukv profile builtin --metric keydiff --solver greedy+repair --json -o builtin-keydiff.profile
 
   lukv profile DIR --metric triattention -o dir-triattention.profile
+
+  lukv profile DIR --metric learned --objective output-error -o dir-learned.profile
 
   lukv profile builtin --metric keydiff --objective output-error --weights cut -o builtin-keydiff.profile`
 }
@@ -176,6 +178,9 @@ func (c *profileCmd) check() (lukv.MetricConfig, error) {
 	if err == nil && c.FromNPY != "" && metric.Name == "per_head" {
 		err = usage("--from-npy and --metric per_head: ratios alone do not say which metric ranks each head")
 	}
+	if m, e := lukv.NewMetric(metric); err == nil && e == nil && c.FromNPY != "" && lukv.NeedsRankings(m) {
+		err = usage("--from-npy and --metric %s: ratios alone do not hold the ranking that the metric learned reads", metric.Name)
+	}
 	return metric, err
 }
 
@@ -283,6 +288,10 @@ func (k *maker) measure(metric lukv.MetricConfig) (*lukv.Profile, error) {
 	defer line.clear()
 	first := calibration.Pairs(texts[:1])
 	line.show("reading text 1 of %d, question 1 of %d", len(texts), first)
+	o.Fitted = func(done, texts int) {
+		k.e.log.Info("ranking fitted", "texts", done, "of", texts)
+		line.show("fitting the ranking: text %d of %d", min(done+1, texts), texts)
+	}
 	o.Progress = func(p calibration.Progress) {
 		if p.Pair == nil {
 			if p.Resumed > 0 {

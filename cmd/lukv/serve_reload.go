@@ -150,7 +150,7 @@ func (c *serveCmd) addBuiltinProfiles(profiles map[string]*lukv.Profile) error {
 	if !slices.ContainsFunc(c.Models, func(at string) bool { _, name := named(at); return name == builtin.Name }) {
 		return nil
 	}
-	for _, metric := range lukv.Metrics() {
+	for _, metric := range append(lukv.Metrics(), "learned") {
 		p, err := builtin.Profile(lukv.MetricConfig{Name: metric})
 		if err != nil {
 			return err

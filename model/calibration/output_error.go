@@ -18,10 +18,10 @@ import (
 // Besides a prefill of each text and, for each question, an answer and a pass
 // over it, the effects of layers take one such pass for each of the builder's
 // states. A pass runs question and answer over the cached context.
-func measureOutputErrors(ctx context.Context, m *model.Model, texts []Text, b *lukv.OutputErrorBuilder, centers [][]lukv.QueryCenter, o Options, each func(*Pair) error) error {
+func measureOutputErrors(ctx context.Context, m *model.Model, texts []Text, b *lukv.OutputErrorBuilder, d *lukv.CalibrationData, o Options, each func(*Pair) error) error {
 	metrics := make([]lukv.Metric, len(b.Metrics()))
 	for i, metric := range b.Metrics() {
-		metrics[i] = lukv.WithCenters(metric, centers)
+		metrics[i] = lukv.WithCalibration(metric, d)
 	}
 	return eachText(ctx, m, texts, o, b.Pairs(), each, func(w *work) error {
 		e := errorWork{work: *w, b: b, metrics: metrics}
@@ -33,7 +33,7 @@ func measureOutputErrors(ctx context.Context, m *model.Model, texts []Text, b *l
 type errorWork struct {
 	work
 	b       *lukv.OutputErrorBuilder
-	metrics []lukv.Metric // those of b, with their centres
+	metrics []lukv.Metric // those of b, with what was measured for them
 
 	ob     *model.Observation
 	counts []int
@@ -193,13 +193,13 @@ func (w *errorWork) pair(ctx context.Context, q int) (*Pair, *lukv.AnswerErrors,
 }
 
 // profileOfErrors makes a profile of output errors.
-func profileOfErrors(ctx context.Context, m *model.Model, texts []Text, o *ProfileOptions, id lukv.ProfileIdentity, excluded []int, centers [][]lukv.QueryCenter) (*lukv.Profile, error) {
+func profileOfErrors(ctx context.Context, m *model.Model, texts []Text, o *ProfileOptions, id lukv.ProfileIdentity, excluded []int, d *lukv.CalibrationData) (*lukv.Profile, error) {
 	c := m.Config()
 	b, err := lukv.NewOutputErrorBuilder(id, c.Layers, c.KVHeads, excluded)
 	if err != nil {
 		return nil, err
 	}
 	return makeProfile(ctx, o, b, Pairs(texts), func(p *maker) error {
-		return measureOutputErrors(ctx, m, texts, b, centers, o.Options, func(pair *Pair) error { return p.done(pair, nil) })
+		return measureOutputErrors(ctx, m, texts, b, d, o.Options, func(pair *Pair) error { return p.done(pair, nil) })
 	})
 }

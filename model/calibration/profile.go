@@ -38,6 +38,10 @@ type ProfileOptions struct {
 	// is safe. A state made with other options is lukv.ErrProfileMismatch.
 	State string
 
+	// Fitted, if not nil, is called before the first and after every text that the
+	// ranking of the metric learned is fitted to.
+	Fitted func(done, texts int)
+
 	// Progress, if not nil, is called before the first and after every pair.
 	Progress func(Progress)
 }
@@ -130,15 +134,15 @@ func profile(ctx context.Context, m *model.Model, texts []Text, o *ProfileOption
 	if err != nil {
 		return nil, err
 	}
-	centers, err := measureCenters(ctx, m, texts, metric, o.Options)
+	d, err := measureData(ctx, m, texts, metric, o)
 	if err != nil {
 		return nil, err
 	}
 	if id.Objective == lukv.ObjectiveOutputError {
-		p, err := profileOfErrors(ctx, m, texts, o, id, excluded, centers)
-		return withCenters(p, centers), err
+		p, err := profileOfErrors(ctx, m, texts, o, id, excluded, &d)
+		return withData(p, d), err
 	}
-	metric = lukv.WithCenters(metric, centers)
+	metric = lukv.WithCalibration(metric, &d)
 	b, err := lukv.NewProfileBuilder(id, c.Layers, c.KVHeads, excluded)
 	if err != nil {
 		return nil, err
@@ -157,13 +161,13 @@ func profile(ctx context.Context, m *model.Model, texts []Text, o *ProfileOption
 			return p.done(pair, levels)
 		})
 	})
-	return withCenters(p, centers), err
+	return withData(p, d), err
 }
 
-// withCenters gives a new profile, which may be nil, its query centres.
-func withCenters(p *lukv.Profile, centers [][]lukv.QueryCenter) *lukv.Profile {
+// withData gives a new profile, which may be nil, what its metric reads.
+func withData(p *lukv.Profile, d lukv.CalibrationData) *lukv.Profile {
 	if p != nil {
-		p.QueryCenters = centers
+		p.CalibrationData = d
 	}
 	return p
 }

@@ -1,0 +1,89 @@
+package calibration
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model"
+)
+
+// measureData measures what the metric reads from a profile: nothing for most.
+func measureData(ctx context.Context, m *model.Model, texts []Text, metric lukv.Metric, o *ProfileOptions) (lukv.CalibrationData, error) {
+	var d lukv.CalibrationData
+	var err error
+	if lukv.NeedsCenters(metric) {
+		if d.QueryCenters, err = measureCenters(ctx, m, texts, metric, o.Options); err != nil {
+			return d, fmt.Errorf("centres of queries: %w", err)
+		}
+	}
+	if lukv.NeedsRankings(metric) {
+		if d.Rankings, err = fitRankings(ctx, m, texts, metric, o); err != nil {
+			return d, err
+		}
+	}
+	return d, nil
+}
+
+// measureCenters returns the centres of the model's queries on the texts, [L][H],
+// prefilling each text once.
+func measureCenters(ctx context.Context, m *model.Model, texts []Text, metric lukv.Metric, o Options) ([][]lukv.QueryCenter, error) {
+	var b lukv.CenterBuilder
+	err := eachText(ctx, m, texts, o, 0, nil, func(w *work) error {
+		return w.observe(metric, func(ob *model.Observation) error {
+			for at := range m.Config().Layers {
+				if s := ob.QueryStats(at); s != nil {
+					b.Add(at, s)
+				}
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		return nil, err
+	}
+	c := m.Config()
+	return b.Centers(c.Layers, c.Heads, c.HeadDim), nil
+}
+
+// fitRankings returns the rankings of the metric learned, [L][K], fitted on the texts,
+// each of which is prefilled once and scored by the metric's target.
+func fitRankings(ctx context.Context, m *model.Model, texts []Text, metric lukv.Metric, o *ProfileOptions) ([][]lukv.Ranking, error) {
+	b, err := lukv.NewRankingBuilder(metric)
+	if err != nil {
+		return nil, err
+	}
+	fitted := func(n int) {
+		if o.Fitted != nil {
+			o.Fitted(n, len(texts))
+		}
+	}
+	fitted(0)
+	observer := b.Observer()
+	err = eachText(ctx, m, texts, o.Options, 0, nil, func(w *work) error {
+		err := w.observe(observer, func(ob *model.Observation) error {
+			_, err := w.scores(ob, observer)
+			return err
+		})
+		if err == nil {
+			fitted(w.index + 1)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("fit a ranking: %w", err)
+	}
+	c := m.Config()
+	return b.Rankings(c.Layers, c.KVHeads, c.HeadDim)
+}
+
+// observe prefills the text, observed by a metric, for fn.
+func (w *work) observe(metric lukv.Metric, fn func(*model.Observation) error) error {
+	head, _ := w.o.Prompt(w.text.Context, w.text.Questions[0].Question, w.text.Questions[0].AnswerPrefix)
+	ob, err := w.m.Observe(w.ctx, head.Encode(w.tok), w.o.Session, metric)
+	if err != nil {
+		return err
+	}
+	defer ob.Close()
+	return fn(ob)
+}
