@@ -178,13 +178,24 @@ func Compare(answers []Answer, a, b string) Difference {
 		return d
 	}
 	d.Diff /= float64(len(tasks))
+	d.Low, d.High, d.Interval = unboundedInterval(groups)
+	return d
+}
+
+// unboundedInterval is interval for values that do not lie between 0 and 1: there is
+// none, "", where there are too few.
+func unboundedInterval(groups [][]float64) (low, high float64, how string) {
+	n := 0
+	for _, g := range groups {
+		n += len(g)
+	}
 	switch {
 	case fewest(groups) >= fewItems:
-		d.Interval = IntervalBootstrap
-		d.Low, d.High = bootstrap(groups)
-	case d.N >= fewPooled:
-		d.Interval = IntervalPooled
-		d.Low, d.High = pooled(groups)
+		low, high = bootstrap(groups)
+		return low, high, IntervalBootstrap
+	case n >= fewPooled:
+		low, high = pooled(groups)
+		return low, high, IntervalPooled
 	}
-	return d
+	return 0, 0, ""
 }

@@ -116,28 +116,38 @@ type Answer struct {
 // it was working on. An item that does not fit into context or cache gives an answer
 // with an Error; any other error, including one from emit, ends the run.
 func Run(ctx context.Context, m *model.Model, items []Item, methods []Method, o Options, emit func(Answer) error) error {
-	tok, err := m.Tokenizer()
+	r, err := newRunner(m, items, methods, o)
 	if err != nil {
-		return fmt.Errorf("evaluate: %w", err)
+		return err
 	}
-	if o.MaxNewTokens == 0 {
-		o.MaxNewTokens = 64
-	}
-	r := &runner{m: m, tok: tok, o: o, items: items, methods: methods, emit: emit}
-	if r.sampler, err = m.NewSampler(model.Sampling{}, 0); err != nil {
-		return fmt.Errorf("evaluate: %w", err)
-	}
-	for _, method := range methods {
-		if err := r.check(method); err != nil {
-			return fmt.Errorf("evaluate: method %s: %w", method.Name, err)
-		}
-	}
+	r.emit = emit
 	if o.Parallel > 1 {
 		return r.runParallel(ctx)
 	}
 	r.progress(0)
 	defer r.forget()
 	return r.contexts(ctx, r.groups())
+}
+
+// newRunner returns a runner without emit, once every method has been checked.
+func newRunner(m *model.Model, items []Item, methods []Method, o Options) (*runner, error) {
+	tok, err := m.Tokenizer()
+	if err != nil {
+		return nil, fmt.Errorf("evaluate: %w", err)
+	}
+	if o.MaxNewTokens == 0 {
+		o.MaxNewTokens = 64
+	}
+	r := &runner{m: m, tok: tok, o: o, items: items, methods: methods}
+	if r.sampler, err = m.NewSampler(model.Sampling{}, 0); err != nil {
+		return nil, fmt.Errorf("evaluate: %w", err)
+	}
+	for _, method := range methods {
+		if err := r.check(method); err != nil {
+			return nil, fmt.Errorf("evaluate: method %s: %w", method.Name, err)
+		}
+	}
+	return r, nil
 }
 
 // contexts answers the items of some contexts, one context after another.

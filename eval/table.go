@@ -106,18 +106,20 @@ func WriteCSV(w io.Writer, rows []Row, policies map[string]string) error {
 		"score", "percent", "interval", "low", "high",
 		"ratio_achieved", "cache_bytes", "peak_bytes", "full_bytes", "seconds", "budget_tokens", "budget_bytes", "policy"})
 	f := func(x float64) string { return strconv.FormatFloat(x, 'g', -1, 64) }
-	budget := func(n int64) string { // empty where a ratio was asked for
-		if n == 0 {
-			return ""
-		}
-		return strconv.FormatInt(n, 10)
-	}
 	for _, r := range rows {
 		c.Write([]string{r.Method, r.Metric, r.Allocator, f(r.Ratio), r.Task, strconv.Itoa(r.N), strconv.Itoa(r.Failed),
 			strconv.Itoa(r.Empty), strconv.Itoa(r.Missing), f(r.Score), f(r.Percent), r.Interval, f(r.Low), f(r.High),
 			f(r.RatioAchieved), strconv.FormatInt(r.CacheBytes, 10), strconv.FormatInt(r.PeakBytes, 10),
-			strconv.FormatInt(r.FullBytes, 10), f(r.Seconds), budget(int64(r.Tokens)), budget(r.Bytes), policies[r.Method]})
+			strconv.FormatInt(r.FullBytes, 10), f(r.Seconds), budgetCell(int64(r.Tokens)), budgetCell(r.Bytes), policies[r.Method]})
 	}
 	c.Flush()
 	return c.Error()
+}
+
+// budgetCell is a budget in a table, empty where a ratio was asked for.
+func budgetCell(n int64) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.FormatInt(n, 10)
 }

@@ -33,6 +33,11 @@ func LogProb(logits []float32, token int32) float64 {
 	return float64(logits[token]) - LogSumExp(logits)
 }
 
+// Divergence returns the Kullback-Leibler divergence of the distribution with logits q
+// from that with logits p, in nats and in float64; both have the same length. It is
+// exactly 0 for equal logits, and NaN if a logit is.
+func Divergence(p, q []float32) float64 { return divergence(p, q, LogSumExp(p)) }
+
 // divergence returns the Kullback-Leibler divergence of the distribution with
 // logits q from that with logits p, in nats: Σ p·(ln p − ln q), both softmaxes in
 // float64. sum is LogSumExp(p). It is exactly 0 for equal logits, and NaN if a logit

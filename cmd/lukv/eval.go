@@ -47,6 +47,7 @@ type evalCmd struct {
 	Fraction     float64 `placeholder:"F" help:"Ask this fraction of each task's questions, 0 to 1 (default: all)."`
 	Seed         uint64  `default:"42" placeholder:"N" help:"Draw the questions of --limit and --fraction with this seed (default ${default})."`
 	MaxNewTokens int     `default:"64" placeholder:"N" help:"Limit answers to N tokens if the data set no limit (default ${default})."`
+	Measure      string  `enum:"score,kl" default:"score" help:"Score answers (score), or measure how far each method moves the predictions of the full cache's own answer (kl): the Kullback-Leibler divergence in nats per token, for any question, also one without a right answer."`
 	scoringFlags
 	Raw          bool   `help:"Do not apply the chat template."`
 	Truncate     string `enum:"error,head,middle" default:"error" help:"Treat contexts that are too long as an error, or keep their beginning (head), or half of each end (middle)."`
@@ -66,11 +67,15 @@ type evalCmd struct {
 func (evalCmd) Help() string {
 	return `Evaluate the full cache, then the cross product of metrics, allocators and budgets. Every context is prefilled once and compressed by each method before its questions are known; decoding is greedy. Scores are in percent with 95 % bootstrap intervals over the items; every task counts once in the average. Items that do not fit are listed, do not count, and make the exit status 1.
 
+With --measure kl, the full cache answers, and each method's cache reads question and answer in one pass: the table has the mean Kullback-Leibler divergence of the next token's distribution from the full cache's, in nats per token of the answer. It shows losses that scores of as many questions do not.
+
 Examples:
 
   lukv eval builtin --allocator uniform,adakv --ratio 0.8 --limit 2
 
   lukv eval DIR --data ruler-4096.jsonl --metric snapkv,keydiff --allocator uniform,lukv --profile snapkv.profile --profile keydiff.profile --ratio 0.5,0.8 --items run1.jsonl
+
+  lukv eval builtin --limit 2 --measure kl --metric key_distance,snapkv --ratio 0.5,0.8
 
   lukv eval DIR --data longbench/data.zip --truncate middle --ratio 0.8 --out runs/longbench`
 }
@@ -111,6 +116,7 @@ type evalSettings struct {
 	QueryAware   bool            `json:"query_aware"`
 	SharePrefill bool            `json:"share_prefill"`
 	Framing      dialog.Framing  `json:"framing"`
+	Measure      string          `json:"measure,omitempty"` // kl; "": score
 	Methods      []evalMethod    `json:"methods"`
 }
 
@@ -184,6 +190,10 @@ func (c *evalCmd) Run(e *env) error {
 			return fmt.Errorf("method %s: %w", x.Name, err)
 		}
 		settings.Methods = append(settings.Methods, evalMethod{x.Name, policy})
+	}
+	if c.Measure == "kl" {
+		settings.Measure = c.Measure
+		return c.divergence(e, m, questions, methods, o, settings)
 	}
 	return c.evaluate(e, m, questions, methods, o, settings)
 }
@@ -530,7 +540,7 @@ func (c *evalCmd) methods(m *model.Model) ([]eval.Method, error) {
 	if err := profiles.unused(); err != nil {
 		return nil, err
 	}
-	if len(out) == 0 {
+	if len(out) == 0 || c.Measure == "kl" && len(out) == 1 && out[0].Policy == nil {
 		return nil, errors.New("no methods to evaluate")
 	}
 	return out, nil

@@ -140,6 +140,26 @@ func TestEvalPolicies(t *testing.T) {
 	assert.Equal(t, 2, r.Notes[0].Answers)
 }
 
+func TestEvalDivergence(t *testing.T) {
+	args := []string{"eval", "builtin", "--data", shortData(t), "--limit", "1", "--measure", "kl", "--metric", "key_distance,learned",
+		"--allocator", "lukv", "--profile", "builtin:output-error", "--ratio", "0.5,0.9"}
+	text := ok(t, append(args, "--json")...)
+	plainJSON(t, divergenceFormat, text)
+	r := decode[divergenceResult](t, text)
+	assert.Equal(t, "kl", r.Settings.Measure)
+	require.Len(t, r.Rows, 4*3, "two tasks and their average")
+	require.Len(t, r.Items, 4*2)
+	for i, row := range r.Rows {
+		assert.InDelta(t, row.Ratio, row.RatioAchieved, 0.02)
+		if row.Task == eval.Average {
+			assert.InDelta(t, (r.Rows[i-2].KL+r.Rows[i-1].KL)/2, row.KL, 1e-12)
+		}
+	}
+	assert.Contains(t, ok(t, args...), "nats/token")
+	assert.Contains(t, ok(t, append(args, "--markdown")...), "| learned/lukv/0.9 | average | 2 |")
+	assert.Contains(t, ok(t, append(args, "--csv")...), "learned/lukv/0.9,learned,lukv,0.9,average,2,0,")
+}
+
 func TestEvalRefusesWhatItWouldIgnore(t *testing.T) {
 	data, profile := shortData(t), builtinProfileFile(t)
 	fails(t, exitUsage, "--profile", "eval", "builtin", "--data", data, "--profile", profile)

@@ -203,6 +203,14 @@ func (c *profileCmd) unused(g given) error {
 }
 
 func (c *evalCmd) unused(g given) error {
+	if c.Measure == "kl" {
+		if err := g.unused("items out", "a measurement of divergences is not kept in files of answers; --json prints every item"); err != nil {
+			return err
+		}
+		if err := g.unused("match ruler-clean code-sim no-full parallel memory", "--measure kl compares with the full cache, not with expected answers, one context at a time"); err != nil {
+			return err
+		}
+	}
 	if !g.any("limit fraction") {
 		if err := g.unused("seed", "all questions are asked unless --limit or --fraction draws some"); err != nil {
 			return err

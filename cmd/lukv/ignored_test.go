@@ -23,7 +23,7 @@ var alwaysUsed = map[string]string{
 	"profile": "threads precision cpu device gpu-layers output metric sinks window normalization objective scope solver " +
 		"max-steps min-retention include-question temperature npy from-npy json",
 	"eval": "threads precision cpu cache-type max-context max-cache device gpu-layers data ratio budget-tokens budget-bytes metric allocator decode compat truncate parallel out " +
-		"preset no-full sinks window limit fraction max-new-tokens match ruler-clean code-sim raw query-aware share-prefill items csv json markdown",
+		"preset no-full sinks window limit fraction max-new-tokens match ruler-clean code-sim raw query-aware share-prefill items csv json markdown measure",
 	"probe":   "output data limit max-steps threads precision cpu cache-type max-context max-cache device gpu-layers",
 	"demo":    "metric ratio limit json threads precision cpu cache-type max-context max-cache device gpu-layers",
 	"inspect": "json",
@@ -121,6 +121,9 @@ func TestNoFlagIsIgnored(t *testing.T) {
 	refuse("eval", "builtin", "--seed=3")
 	refuse("eval", "builtin", "--profile=x")
 	refuse("eval", "builtin", "--memory=1GiB")
+	for _, flag := range []string{"--items=x", "--out=x", "--match=all", "--ruler-clean=none", "--code-sim=indel", "--no-full", "--parallel=2", "--memory=1GiB"} {
+		refuse("eval", "builtin", "--measure=kl", flag)
+	}
 	for _, flag := range []string{"--longbench-config=x", "--longbench-e", "--max-gen=official"} {
 		refuse("eval", "builtin", flag)
 	}
