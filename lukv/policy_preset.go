@@ -20,7 +20,7 @@ var policyPresets = []policyPreset{
 	{"snapkv-longbench", Policy{Metric: MetricConfig{"snapkv", `{"preset":"snapkv-longbench"}`}}},
 	{"pyramidkv", Policy{Metric: MetricConfig{"snapkv", `{"window":8}`}, Allocator: AllocatorConfig{"pyramidkv", `{"form":"absolute"}`}}},
 	{"adakv", Policy{Metric: MetricConfig{"snapkv", `{"preset":"adakv"}`}, Allocator: AllocatorConfig{"adakv", `{"form":"interpolate"}`}}},
-	{"lukv", Policy{Allocator: AllocatorConfig{"lukv", `{"lookup":"nearest"}`}, Rounding: Rounding{Heads: HeadsFloor, Floor: FloorNone}}},
+	{"lukv", Policy{Metric: MetricConfig{Name: "snapkv"}, Allocator: AllocatorConfig{"lukv", `{"lookup":"nearest"}`}, Rounding: Rounding{Heads: HeadsFloor, Floor: FloorNone}}},
 	{"cake", Policy{Metric: MetricConfig{Name: "cake"}, Allocator: AllocatorConfig{Name: "cake"}}},
 	{"h2o", Policy{Metric: MetricConfig{Name: "h2o"}}},
 	{"tova", Policy{Metric: MetricConfig{"tova", `{"window":0}`}}},

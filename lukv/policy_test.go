@@ -325,7 +325,7 @@ func TestFloorOfLUKV(t *testing.T) {
 
 func TestNotes(t *testing.T) {
 	shape := CacheShape{Layers: 4, KVHeads: 2}
-	c, err := (&Policy{Ratio: 0.9, Allocator: AllocatorConfig{Name: "pyramidkv", Params: `{"window":64}`}}).Compile("m", shape)
+	c, err := (&Policy{Metric: MetricConfig{Name: "snapkv"}, Ratio: 0.9, Allocator: AllocatorConfig{Name: "pyramidkv", Params: `{"window":64}`}}).Compile("m", shape)
 	require.NoError(t, err)
 	d := c.Demand(200)
 	b, err := Allocate(c.Allocator(), d, nil)

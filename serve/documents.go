@@ -208,7 +208,7 @@ func shown(p *lukv.Policy) *lukv.Policy {
 		return nil
 	}
 	out := *p
-	out.Metric.Name, out.Allocator.Name = cmp.Or(p.Metric.Name, "snapkv"), cmp.Or(p.Allocator.Name, "uniform")
+	out.Metric.Name, out.Allocator.Name = cmp.Or(p.Metric.Name, lukv.DefaultMetric), cmp.Or(p.Allocator.Name, "uniform")
 	if metric, err := lukv.NewMetric(out.Metric); err == nil {
 		out.Metric = lukv.MetricConfigOf(metric)
 	}

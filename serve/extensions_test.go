@@ -137,7 +137,7 @@ func TestDocumentsOfTexts(t *testing.T) {
 	ts := start(t, Options{}, engine.Options{})
 	var doc document
 	ts.post(t, "/v1/documents", object{"text": sample(0).Context, "kv_compression": object{"ratio": 0.5}}, &doc)
-	require.Equal(t, "snapkv", doc.Policy.Metric.Name, "the default is written out")
+	require.Equal(t, lukv.DefaultMetric, doc.Policy.Metric.Name, "the default is written out")
 	require.Equal(t, "uniform", doc.Policy.Allocator.Name)
 	r := object{"model": "needle/llama", "prompt": "\nWhat is it?", "max_tokens": 8, "temperature": 0}
 	ask := func(more object) (a textAnswer) {
@@ -153,7 +153,7 @@ func TestDocumentsOfTexts(t *testing.T) {
 	require.Equal(t, doc.ID, with.Cache.Document)
 	status, text, _ := ts.do(t, "POST", "/v1/completions", `{"model":"needle/llama","prompt":"x","document":"`+doc.ID+`","kv_compression":{"ratio":0.8}}`)
 	require.Equal(t, 400, status)
-	require.Contains(t, text, `it was compressed with {\"metric\":{\"name\":\"snapkv\"`)
+	require.Contains(t, text, `it was compressed with {\"metric\":{\"name\":\"key_distance\"`)
 
 	// What the tokenizer puts before texts comes once, at the beginning.
 	tokens := func(text string, special bool) []int32 {

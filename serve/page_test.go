@@ -66,9 +66,9 @@ func TestDocumentTokens(t *testing.T) {
 func TestFittingProfile(t *testing.T) {
 	keydiff, err := builtin.Profile(lukv.MetricConfig{Name: "keydiff"})
 	require.NoError(t, err)
-	snapkv, err := builtin.Profile(lukv.MetricConfig{Name: "snapkv"})
+	byName, err := builtin.Profile(lukv.MetricConfig{Name: lukv.DefaultMetric})
 	require.NoError(t, err)
-	ts := start(t, Options{Profiles: map[string]*lukv.Profile{"k": keydiff, "s": snapkv}}, engine.Options{MaxBytes: 64 << 20})
+	ts := start(t, Options{Profiles: map[string]*lukv.Profile{"k": keydiff, "s": byName}}, engine.Options{MaxBytes: 64 << 20})
 	put := func(policy object) (int, document) {
 		data, err := json.Marshal(object{"text": sample(0).Context, "kv_compression": policy})
 		require.NoError(t, err)

@@ -247,7 +247,7 @@ func (s *Server) fitting(v *served, p *lukv.Policy) *lukv.Policy {
 	}
 	with := *p
 	if with.Metric.Name == "" {
-		with.Metric.Name = "snapkv" // the policy's default
+		with.Metric.Name = lukv.DefaultMetric
 	}
 	metric, err := lukv.NewMetric(with.Metric)
 	if err != nil {

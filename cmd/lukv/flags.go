@@ -192,11 +192,11 @@ func (f *protectFlags) protection(m lukv.MetricConfig) (*lukv.Protection, error)
 
 // policyFlags describe one compression policy.
 type policyFlags struct {
-	Ratio        float64  `group:"policy" placeholder:"R" help:"Remove this fraction of the context's cache, at least 0 and below 1 (default 0)."`
+	Ratio        float64  `group:"policy" placeholder:"R" help:"Remove this fraction of the context's cache, at least 0 and below 1 (default 0). Without a profile, expect little loss up to 0.5, and lost facts at 0.8 and more; see README."`
 	BudgetTokens int      `group:"policy" placeholder:"N" help:"Keep N entries per head on average, instead of --ratio."`
 	BudgetBytes  byteSize `group:"policy" placeholder:"SIZE" help:"Keep SIZE bytes of keys and values, instead of --ratio."`
 	Preset       string   `group:"policy" placeholder:"NAME" help:"Start from a published preset; other flags override parts of it: ${presets}."`
-	Metric       string   `group:"policy" placeholder:"NAME|JSON" help:"Rank entries by this metric (default snapkv): ${metrics}; or JSON with parameters."`
+	Metric       string   `group:"policy" placeholder:"NAME|JSON" help:"Rank entries by this metric (default key_distance, or the one of --profile): ${metrics}; or JSON with parameters. Without --metric and --allocator, the model's own profile is used if the user's cache or the program has one of learned or key_distance."`
 	Allocator    string   `group:"policy" placeholder:"NAME|JSON" help:"Divide the budget among heads by this allocator (default uniform): ${allocators}; or JSON with parameters."`
 	Profile      string   `group:"policy" placeholder:"FILE" help:"Read the profile for the allocator lukv or the metric triattention from FILE, made by lukv profile; builtin:output-error selects that of the embedded model."`
 	Policy       string   `group:"policy" placeholder:"FILE" help:"Set the whole policy as JSON, as printed by --json, instead of the flags above."`
@@ -241,10 +241,41 @@ func (f *policyFlags) policy(m *model.Model, name string) (*lukv.Policy, error) 
 	if err != nil {
 		return nil, err
 	}
+	if err := f.adopt(m, name, p, set); err != nil {
+		return nil, err
+	}
+	if p.Profile != nil {
+		return p, nil
+	}
 	if p.Profile, err = set.of(m, name, p); err != nil {
 		return nil, err
 	}
 	return p, set.unused()
+}
+
+// adopt lets profiles decide what the flags leave open: the metric, if one is given for
+// the allocator and no metric is; metric, allocator and profile, if nothing is said but
+// how much is removed and the model has a profile of its own.
+func (f *policyFlags) adopt(m *model.Model, name string, p *lukv.Policy, set *profileSet) (err error) {
+	if f.Policy != "" || f.Preset != "" || f.Metric != "" {
+		return nil
+	}
+	if f.Profile != "" {
+		if x := set.profiles[0]; x != nil && p.Allocator.NeedsProfile() {
+			p.Metric = x.Identity.Metric
+			p.Protection, err = f.protection(p.Metric)
+		}
+		return err
+	}
+	if f.Allocator != "" || f.Compat || f.Sinks != nil || f.Window != nil || p.Decode.Enabled() {
+		return nil
+	}
+	x, err := defaultProfile(m, name)
+	if x != nil {
+		p.Metric, p.Allocator, p.Profile = x.Identity.Metric, lukv.AllocatorConfig{Name: "lukv"}, x
+		p.Protection = &x.Identity.Protection
+	}
+	return err
 }
 
 func (f *policyFlags) fromFlags() (*lukv.Policy, error) {
@@ -271,7 +302,7 @@ func (f *policyFlags) shape() (*lukv.Policy, error) {
 		if *p, err = presetPolicy(f.Preset, f.Metric); err != nil {
 			return nil, err
 		}
-	} else if p.Metric, err = parseMetric(f.Metric); err != nil {
+	} else if p.Metric, err = parseMetric(cmp.Or(f.Metric, lukv.DefaultMetric)); err != nil {
 		return nil, err
 	}
 	if f.Preset == "" || f.Allocator != "" {
@@ -373,7 +404,8 @@ func loadProfiles(paths []string) (*profileSet, error) {
 }
 
 // match returns the profile that was made for a metric of the model called name: one
-// of those given, or the embedded model's own if none are given; nil if there is none.
+// of those given or, if none are, the embedded model's own and those in the user's cache;
+// nil if there is none.
 // If m is nil, only the metric has to match.
 func (s *profileSet) match(m *model.Model, name string, metric lukv.MetricConfig) (*lukv.Profile, error) {
 	if full, err := lukv.NewMetric(metric); err == nil {
@@ -391,8 +423,19 @@ func (s *profileSet) match(m *model.Model, name string, metric lukv.MetricConfig
 			return p, nil
 		}
 	}
-	if len(s.paths) == 0 && name == builtin.Name {
+	if len(s.paths) > 0 {
+		return nil, nil
+	}
+	if name == builtin.Name {
 		return builtin.Profile(metric)
+	}
+	if m == nil {
+		return nil, nil
+	}
+	for _, p := range cachedProfiles(m) {
+		if p.Identity.Metric.String() == metric.String() {
+			return p, nil
+		}
 	}
 	return nil, nil
 }
@@ -410,7 +453,7 @@ func (s *profileSet) find(m *model.Model, name string, metric lukv.MetricConfig)
 	case len(s.paths) > 0:
 		return nil, fmt.Errorf("%w: none of %s was made for this model and the metric %v", lukv.ErrProfileMismatch, strings.Join(s.paths, ", "), metricName(metric))
 	}
-	return nil, usage("the allocator lukv and the metrics learned and per_head need a profile: make one with 'lukv profile %s --metric %s -o FILE' and give it with --profile FILE", name, quoteArg(metricName(metric)))
+	return nil, usage("this policy needs a profile, as the allocator lukv and the metric learned do: make one with 'lukv profile %s --metric %s -o FILE' and give it with --profile FILE", name, quoteArg(metricName(metric)))
 }
 
 // of returns the profile that a policy uses, nil if there is none. If the allocator

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 
 	"github.com/lukv/lukv/dialog"
 	"github.com/lukv/lukv/internal/embedded"
@@ -22,7 +23,7 @@ import (
 
 type profileCmd struct {
 	modelFlags
-	Output string `short:"o" required:"" placeholder:"FILE" help:"Write the profile to FILE; - is standard output. FILE.state keeps unfinished work."`
+	Output string `short:"o" placeholder:"FILE" help:"Write the profile to FILE; - is standard output (default: the user's cache, where commands find it for this model). FILE.state keeps unfinished work."`
 
 	Metric string `group:"policy" placeholder:"NAME|JSON" help:"Profile the ranking of this metric (default snapkv): ${metrics}; or JSON with parameters."`
 	protectFlags
@@ -66,7 +67,7 @@ Examples:
 
   lukv profile DIR --metric triattention -o dir-triattention.profile
 
-  lukv profile DIR --metric learned --objective output-error -o dir-learned.profile
+  lukv profile DIR --metric learned --objective output-error
 
   lukv profile builtin --metric keydiff --objective output-error --weights cut -o builtin-keydiff.profile`
 }
@@ -136,6 +137,11 @@ func (c *profileCmd) Run(e *env) error {
 		return err
 	}
 	defer m.Close()
+	if c.Output == "" {
+		if err := c.toCache(m, metric); err != nil {
+			return err
+		}
+	}
 	k := &maker{profileCmd: c, e: e, m: m}
 	k.summary.Path = c.Output
 	k.summary.Levels = make([]levelSummary, solve.Levels)
@@ -155,6 +161,19 @@ func (c *profileCmd) Run(e *env) error {
 	return k.print(p)
 }
 
+// toCache sets the output to the model's file in the user's cache.
+func (c *profileCmd) toCache(m *model.Model, metric lukv.MetricConfig) error {
+	dir, err := cachedProfileFolder(m)
+	if err == nil {
+		err = os.MkdirAll(dir, 0o755)
+	}
+	if err != nil {
+		return fmt.Errorf("the user's cache: %w (name a file with --output)", err)
+	}
+	c.Output = filepath.Join(dir, cachedProfileName(metric, c.Objective))
+	return nil
+}
+
 func (c *profileCmd) outputs() []string { return []string{c.Output, c.NPY} }
 
 func (c *profileCmd) check() (lukv.MetricConfig, error) {
@@ -163,6 +182,8 @@ func (c *profileCmd) check() (lukv.MetricConfig, error) {
 		return lukv.MetricConfig{}, usage("--text and --questions: found %d and %d, expected pairs", len(c.Text), len(c.Questions))
 	case c.Limit < 0 || c.Texts < 0:
 		return lukv.MetricConfig{}, usage("--limit and --texts: found %d and %d, expected 0 or more", c.Limit, c.Texts)
+	case c.Output == "" && c.Model == builtin.Name:
+		return lukv.MetricConfig{}, usage("--output is missing: commands use the profiles that come with %s unless a file is named", builtin.Name)
 	case c.MaxSteps < 1:
 		return lukv.MetricConfig{}, usage("--max-steps: found %d, expected at least 1", c.MaxSteps)
 	case !(c.MinRetention >= 0 && c.MinRetention < 1):

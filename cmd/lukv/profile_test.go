@@ -255,3 +255,38 @@ func TestProfileOfCenters(t *testing.T) {
 	ok(t, append(eval, "triattention")...)
 	fails(t, exitUsage, "no effect", append(eval, "keydiff")...)
 }
+
+// A profile that lukv profile put into the user's cache is found by the model: if nothing
+// is said but how much is removed, and for its metric.
+func TestProfilesInTheCacheAreUsed(t *testing.T) {
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	dir := otherModel(t)
+	sample, path := sample(t, "niah_single_2", 512)
+	policy := func(model string, more ...string) *lukv.Policy {
+		r := decode[runResult](t, ok(t, append([]string{"run", model, "-c", path, "--ratio", "0.5", "--raw", "--max-tokens", "1", "--json", sample.Question}, more...)...))
+		return r.Policy
+	}
+	p := policy(dir)
+	assert.Equal(t, [2]string{lukv.DefaultMetric, "uniform"}, [2]string{p.Metric.Name, p.Allocator.Name})
+	p = policy("builtin")
+	assert.Equal(t, [2]string{"learned", "lukv"}, [2]string{p.Metric.Name, p.Allocator.Name}, "its own")
+
+	ok(t, "profile", dir, "--metric", "keydiff", "--data", shortTexts(t, 1), "--limit", "1", "--max-steps", "2")
+	p = policy(dir)
+	assert.Equal(t, lukv.DefaultMetric, p.Metric.Name, "keydiff is no better than the default")
+	p = policy(dir, "--metric", "keydiff", "--allocator", "lukv")
+	assert.NotEmpty(t, p.ProfileDigest, "found for its metric")
+
+	s := decode[profileSummary](t, ok(t, "profile", dir, "--metric", "learned", "--data", shortTexts(t, 4), "--limit", "1", "--max-steps", "2", "--json"))
+	p = policy(dir)
+	assert.Equal(t, s.Digest, p.ProfileDigest)
+	assert.Equal(t, [2]string{"learned", "lukv"}, [2]string{p.Metric.Name, p.Allocator.Name})
+	assert.Equal(t, "uniform", policy(dir, "--metric", "keydiff").Allocator.Name)
+	assert.Empty(t, policy(dir, "--allocator", "uniform").ProfileDigest)
+	require.NoError(t, os.WriteFile(s.Path, []byte("damaged"), 0o644))
+	assert.Equal(t, lukv.DefaultMetric, policy(dir).Metric.Name, "left out")
+
+	// With --profile alone, the metric is the profile's.
+	assert.Equal(t, "snapkv", policy("builtin", "--allocator", "lukv", "--profile", builtinProfileFile(t)).Metric.Name)
+	fails(t, exitUsage, "--output is missing", "profile", "builtin")
+}
