@@ -93,6 +93,11 @@ func newTestSession(t testing.TB, m *Model, o SessionOptions) *Session {
 func testProfile(t testing.TB, m *Model, metric lukv.MetricConfig, tokens []int32) *lukv.Profile {
 	mt, err := lukv.NewMetric(metric)
 	require.NoError(t, err)
+	var data lukv.CalibrationData
+	if lukv.NeedsRankings(mt) {
+		data.Rankings = testRankings(m.cfg)
+		mt = lukv.WithCalibration(mt, &data)
+	}
 	ctx := context.Background()
 	ob, err := m.Observe(ctx, tokens, SessionOptions{}, mt)
 	require.NoError(t, err)
@@ -121,7 +126,27 @@ func testProfile(t testing.TB, m *Model, metric lukv.MetricConfig, tokens []int3
 	require.NoError(t, err)
 	p, err := b.Profile()
 	require.NoError(t, err)
+	p.CalibrationData = data
 	return p
+}
+
+// testRankings returns functions for the metric learned that were fitted to nothing.
+func testRankings(c *Config) [][]lukv.Ranking {
+	rng := rand.New(rand.NewPCG(3, 8))
+	weights := func() []float32 {
+		x := make([]float32, c.HeadDim)
+		for i := range x {
+			x[i] = float32(rng.NormFloat64())
+		}
+		return x
+	}
+	out := make([][]lukv.Ranking, c.Layers)
+	for at := range out {
+		for range c.KVHeads {
+			out[at] = append(out[at], lukv.Ranking{Key: weights(), Value: weights(), KeySquares: 0.2, ValueSquares: -0.1, Constant: 1})
+		}
+	}
+	return out
 }
 
 func policyName(p *lukv.Policy) string {

@@ -132,7 +132,7 @@ func metricNames() []string {
 // policies returns one policy for every metric and allocator.
 func policies(t testing.TB, m *Model, ratio float64) []*lukv.Policy {
 	var out []*lukv.Policy
-	for _, metric := range metricNames() {
+	for _, metric := range append(metricNames(), "learned") {
 		cfg := lukv.MetricConfig{Name: metric}
 		for _, a := range lukv.Allocators() {
 			p := &lukv.Policy{Metric: cfg, Allocator: lukv.AllocatorConfig{Name: a}, Ratio: ratio}
@@ -142,7 +142,7 @@ func policies(t testing.TB, m *Model, ratio float64) []*lukv.Policy {
 			if p.Allocator.Validate() != nil {
 				continue // has parameters without a default
 			}
-			if p.Allocator.NeedsProfile() {
+			if p.UsesProfile() && metric != "triattention" || p.Allocator.NeedsProfile() {
 				p.Profile = testProfile(t, m, cfg, randomTokens(promptLen, 97, 5))
 			}
 			out = append(out, p)

@@ -300,7 +300,7 @@ test('a document of before is opened from the list', async () => {
   await page.waitForSelector('#stored-label:not([hidden])');
   const options = await page.locator('#stored option').allTextContents();
   assert.equal(options.length, 3, options.join('; ')); // none, compressed, full
-  await page.selectOption('#stored', { label: options.find(o => o.includes('80 % removed')) });
+  await page.selectOption('#stored', { label: options.find(o => o.includes('50 % removed')) });
   await page.waitForFunction(() => document.querySelector('#text mark'));
 });
 
