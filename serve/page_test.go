@@ -68,7 +68,9 @@ func TestFittingProfile(t *testing.T) {
 	require.NoError(t, err)
 	byName, err := builtin.Profile(lukv.MetricConfig{Name: lukv.DefaultMetric})
 	require.NoError(t, err)
-	ts := start(t, Options{Profiles: map[string]*lukv.Profile{"k": keydiff, "s": byName}}, engine.Options{MaxBytes: 64 << 20})
+	fitted, err := builtin.Profile(lukv.MetricConfig{Name: "learned"})
+	require.NoError(t, err)
+	ts := start(t, Options{Profiles: map[string]*lukv.Profile{"k": keydiff, "s": byName, "l": fitted}}, engine.Options{MaxBytes: 64 << 20})
 	put := func(policy object) (int, document) {
 		data, err := json.Marshal(object{"text": sample(0).Context, "kv_compression": policy})
 		require.NoError(t, err)
@@ -90,6 +92,9 @@ func TestFittingProfile(t *testing.T) {
 	status, byDefault := put(object{"ratio": 0.5, "allocator": "lukv"})
 	require.Equal(t, 201, status)
 	require.NotEqual(t, chosen.Policy.ProfileDigest, byDefault.Policy.ProfileDigest)
+	status, learned := put(object{"ratio": 0.5, "metric": "learned"})
+	require.Equal(t, 201, status, "under any allocator")
+	require.NotEmpty(t, learned.Policy.ProfileDigest)
 	status, _ = put(object{"ratio": 0.5, "metric": "knorm", "allocator": "lukv"})
 	require.Equal(t, 400, status, "there is none for this metric")
 	status, _ = put(object{"ratio": 0.5, "metric": "knorm", "profile": "k"})
@@ -103,6 +108,6 @@ func TestFittingProfile(t *testing.T) {
 	decode(t, text, &known)
 	require.Equal(t, lukv.Metrics(), known.Metrics)
 	require.Equal(t, lukv.Allocators(), known.Allocators)
-	require.Equal(t, []string{"k", "s"}, known.Profiles)
+	require.Equal(t, []string{"k", "l", "s"}, known.Profiles)
 	require.Nil(t, known.Default)
 }

@@ -238,18 +238,26 @@ func notZero(o *fields, keys ...string) {
 	}
 }
 
-// fitting returns a policy with the profile that its allocator needs, if none is named
-// and the server has one that was made for the model and the metric, and with the
-// profile's digest, so that policies with different profiles differ.
+// fitting returns a policy with the profile that its allocator or the metric learned
+// needs, if none is named and the server has one that was made for the model and the
+// metric, and with the profile's digest, so that policies with different profiles differ.
 func (s *Server) fitting(v *served, p *lukv.Policy) *lukv.Policy {
-	if p == nil || !p.Allocator.NeedsProfile() && (p.Profile == nil || !p.UsesProfile()) {
+	if p == nil {
+		return nil
+	}
+	learned, fitted := p.Learned()
+	if !p.Allocator.NeedsProfile() && !fitted && (p.Profile == nil || !p.UsesProfile()) {
 		return p
 	}
 	with := *p
 	if with.Metric.Name == "" {
 		with.Metric.Name = lukv.DefaultMetric
 	}
-	metric, err := lukv.NewMetric(with.Metric)
+	of := with.Metric
+	if fitted && !p.Allocator.NeedsProfile() {
+		of = learned
+	}
+	metric, err := lukv.NewMetric(of)
 	if err != nil {
 		return p // the engine refuses it
 	}
