@@ -78,7 +78,9 @@ func TestNoFlagIsIgnored(t *testing.T) {
 			refuse(command, "builtin", flag)
 		}
 		refuse(command, "builtin", `--decode={"mode":"streaming","target_size":50}`, "--metric=tova")
-		for _, flag := range []string{"--ratio=0.5", "--budget-tokens=5", "--budget-bytes=1MiB"} {
+		refuse(command, "builtin", "--measure-loss")
+		refuse(command, "builtin", "--max-loss=0.1", "--measure-loss")
+		for _, flag := range []string{"--ratio=0.5", "--budget-tokens=5", "--budget-bytes=1MiB", "--max-loss=0.1"} {
 			refuse(command, "builtin", "--load", session, flag)
 			refuse(command, "builtin", flag)
 		}
@@ -88,6 +90,7 @@ func TestNoFlagIsIgnored(t *testing.T) {
 	}
 	refuse("chat", "builtin", "--load", session, "--system=Be brief")
 	refuse("chat", "builtin", "--keep-turns=2")
+	refuse("chat", "builtin", "--max-loss=0.1", "--keep-turns=2")
 	refuse("run", "builtin", "--load", session, "--system=Be brief", "x")
 	refuse("run", "builtin", "--load", session, "--policy", uniform, "x")
 	for _, flag := range []string{

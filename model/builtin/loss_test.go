@@ -112,8 +112,15 @@ func TestLossOfFullCache(t *testing.T) {
 func TestLossIsOfTheCacheAlone(t *testing.T) {
 	ctx := t.Context()
 	var want model.Loss
-	for i, opts := range [][]model.Option{{model.WithThreads(1)}, {model.WithThreads(3), model.WithCPU(kernels.CPU{})}} {
+	var other kernels.CPU
+	for i := range 2 {
+		opts := []model.Option{model.WithThreads(1)}
+		if i > 0 {
+			opts = []model.Option{model.WithThreads(3), model.WithCPU(other)}
+		}
 		m := openForLoss(t, opts...)
+		other = m.CPU()
+		other.AVX512, other.AVX512VNNI, other.AVX512BF16 = false, false, false
 		tokens := lossDocument(t, m, 512)
 		s := readFor(t, m, tokens, model.SessionOptions{ChunkTokens: 512 - 301*i, ProbeLoss: &model.LossOptions{}})
 		span := model.Span{From: 20, To: len(tokens)}

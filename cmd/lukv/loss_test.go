@@ -1,0 +1,58 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// TestMaxLoss: the ratio is chosen by its loss; the answer is that of the ratio given by
+// hand, and a report inside the prefill does not change it.
+func TestMaxLoss(t *testing.T) {
+	_, context := sample(t, "niah_multikey_3", 512)
+	run := func(args ...string) runResult {
+		return decode[runResult](t, ok(t, append([]string{"run", "builtin", "-c", context, "--json", "--max-tokens", "4"}, append(args, "x")...)...))
+	}
+	chosen := run("--metric", "key_distance", "--max-loss", "0.6")
+	require.NotNil(t, chosen.Loss)
+	require.True(t, chosen.Loss.Measured())
+	assert.LessOrEqual(t, chosen.Loss.Share(), 0.6)
+	assert.NotEmpty(t, chosen.Loss.Tried)
+	require.NotNil(t, chosen.Policy, "a ratio was chosen")
+	ratio, err := json.Marshal(chosen.Policy.Ratio)
+	require.NoError(t, err)
+	given := run("--metric", "key_distance", "--ratio", string(ratio))
+	assert.Nil(t, given.Loss)
+	assert.Equal(t, given.Answer, chosen.Answer)
+	assert.Equal(t, given.Policy, chosen.Policy)
+	assert.Equal(t, given.Stats.Entries, chosen.Stats.Entries)
+
+	measured := run("--metric", "key_distance", "--ratio", string(ratio), "--measure-loss")
+	require.NotNil(t, measured.Loss)
+	assert.True(t, measured.Loss.Measured())
+	assert.Equal(t, given.Answer, measured.Answer)
+	assert.Equal(t, given.Policy, measured.Policy)
+
+	o := command(t, "run", "builtin", "-c", context, "--ratio", "0.95", "--metric", "knorm", "--measure-loss", "--max-tokens", "2", "x")
+	assert.Contains(t, o.err, "warning: ", "nearly everything is lost")
+	o = command(t, "run", "builtin", "-c", context, "--max-loss", "1", "--stats", "--max-tokens", "2", "x")
+	assert.NotContains(t, o.err, "warning", "a bound was given")
+	assert.Contains(t, o.err, "loss      ")
+
+	short := filepath.Join(t.TempDir(), "short")
+	require.NoError(t, os.WriteFile(short, []byte("Rupert works in a mill."), 0o600))
+	o = command(t, "run", "builtin", "-c", short, "--max-loss", "0.1", "--max-tokens", "2", "x")
+	assert.Equal(t, exitOK, o.code)
+	assert.Contains(t, o.err, "note: loss not measured")
+
+	for _, args := range [][]string{{"--max-loss", "2"}, {"--max-loss", "0.1", "--ratio", "0.5"}, {"--max-loss", "0.1", "--decode", `{"mode":"h2o"}`}} {
+		fails(t, exitUsage, "--max-loss", append([]string{"run", "builtin", "-c", context, "x"}, args...)...)
+	}
+	code, _, msg := invoke(t, "Where?", "chat", "builtin", "--load", context, "--ratio", "0.9", "--measure-loss", "--max-tokens", "2")
+	assert.Equal(t, exitOK, code)
+	assert.Contains(t, msg, "facts repeated")
+}
