@@ -40,6 +40,11 @@ type Options struct {
 	// with a note, where the full cache does not fit.
 	OwnPrefills bool
 
+	// MeasureLoss measures how many of the facts of a context each method loses: with
+	// the passages that surprised the model where methods share a prefill, otherwise with
+	// those of the sweep, see model.LossOptions.
+	MeasureLoss bool
+
 	// QueryAware puts the question into the context before it is compressed.
 	// Such results are not comparable with the default.
 	QueryAware bool
@@ -94,7 +99,10 @@ type Answer struct {
 	Stop          string        `json:"stop"` // "stop" or "length"
 	KeptEntries   int64         `json:"kept_entries"`
 	RatioAchieved float64       `json:"ratio_achieved"`
-	CacheBytes    int64         `json:"cache_bytes"` // after compression, before the question
+	Facts         int           `json:"facts,omitempty"`      // of the context that the full cache can repeat
+	FactsLost     *float64      `json:"facts_lost,omitempty"` // their share that this cache cannot; absent: not measured
+	NatsLost      *float64      `json:"nats_lost,omitempty"`  // mean over their tokens, likewise
+	CacheBytes    int64         `json:"cache_bytes"`          // after compression, before the question
 	PeakBytes     int64         `json:"peak_bytes,omitempty"`
 	FullBytes     int64         `json:"full_bytes"`
 	Time          time.Duration `json:"time_ns"` // question and answer, and the item's share of the prefill
@@ -122,6 +130,9 @@ func Run(ctx context.Context, m *model.Model, items []Item, methods []Method, o 
 	}
 	if o.MaxNewTokens == 0 {
 		o.MaxNewTokens = 64
+	}
+	if o.MeasureLoss {
+		o.Session.ProbeLoss = new(model.LossOptions)
 	}
 	r := &runner{m: m, tok: tok, o: o, items: items, methods: methods, emit: emit}
 	if r.sampler, err = m.NewSampler(model.Sampling{}, 0); err != nil {
@@ -244,6 +255,7 @@ type sharedPrefill struct {
 	note     string        // why each has its own, if that was not intended
 	took     time.Duration // of the prefill
 	answers  int           // that share it
+	probe    *model.LossProbe
 }
 
 func (p *sharedPrefill) close() {
@@ -322,6 +334,10 @@ func (r *runner) prefillOnce(ctx context.Context, shared *sharedPrefill, head []
 	case err == nil:
 		shared.ob, shared.observed = ob, metrics
 		shared.took, shared.answers = time.Since(start), answers
+		if r.o.MeasureLoss {
+			shared.probe, err = ob.Session().ProbeLoss(ctx, model.Span{To: len(head)}, model.LossOptions{})
+			return err
+		}
 	case errors.Is(err, model.ErrContextFull): // each method finds that for itself
 	case doesNotFit(err):
 		shared.giveUp(err)
@@ -370,10 +386,36 @@ func (r *runner) method(ctx context.Context, method Method, head []int32, trunca
 		a.Time += shared.took / time.Duration(shared.answers)
 		a.PrefillMS, a.EvictMS = milliseconds(shared.took), milliseconds(took)
 	}
+	if err := r.measureLoss(ctx, s, own, shared, &a); err != nil {
+		return err
+	}
 	for _, i := range todo {
 		if err := r.ask(ctx, s, r.about(a, method, i)); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// measureLoss measures the loss of a context's facts under a method.
+func (r *runner) measureLoss(ctx context.Context, s *model.Session, own bool, shared *sharedPrefill, a *Answer) error {
+	if !r.o.MeasureLoss {
+		return nil
+	}
+	probe := shared.probe
+	if own {
+		probe = s.LossProbe()
+	}
+	if probe == nil { // nothing was evicted
+		return nil
+	}
+	l, err := probe.Measure(ctx, s)
+	if err != nil {
+		return err
+	}
+	if a.Facts = l.Facts; l.Measured() {
+		share := l.Share()
+		a.FactsLost, a.NatsLost = &share, &l.Nats
 	}
 	return nil
 }
@@ -383,6 +425,7 @@ func (r *runner) about(context Answer, method Method, i int) Answer {
 	a := r.blank(method, i)
 	a.Truncated, a.ContextTokens, a.KeptEntries, a.RatioAchieved = context.Truncated, context.ContextTokens, context.KeptEntries, context.RatioAchieved
 	a.CacheBytes, a.FullBytes, a.PeakBytes, a.Notes = context.CacheBytes, context.FullBytes, context.PeakBytes, context.Notes
+	a.Facts, a.FactsLost, a.NatsLost = context.Facts, context.FactsLost, context.NatsLost
 	a.PrefillMS, a.EvictMS, a.Time = context.PrefillMS, context.EvictMS, context.Time
 	return a
 }

@@ -11,7 +11,7 @@ import (
 // tokens before it. A prefill that compresses has them only at the passages of its sweep.
 
 // keepsReadings reports whether the prompt's first readings are kept.
-func (f *feeding) keepsReadings() bool { return f.s.opts.ProbeLoss != nil && f.job == nil }
+func (f *feeding) keepsReadings() bool { return f.s.opts.ProbeLoss != nil && f.sweep == nil }
 
 // emits reports whether logits of all tokens of the prompt are wanted.
 func (f *feeding) emits() bool { return f.each != nil || f.keepsReadings() }

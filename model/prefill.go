@@ -563,7 +563,7 @@ func (f *feeding) release() {
 // nothing can fail any more.
 func (f *feeding) emitAll(ctx context.Context) ([]float32, error) {
 	compute := func(dst []float32, first, n int) error { return f.r.streamLogits(ctx, dst, f.x, first, n) }
-	if f.each != nil {
+	if f.emits() {
 		if err := f.emitEach(0, len(f.tokens), f.r.logitRows(), compute); err != nil {
 			return nil, err
 		}

@@ -41,6 +41,7 @@ type evalCmd struct {
 	Decode      string   `group:"policy" placeholder:"JSON" help:"Also compress while decoding."`
 	Compat      bool     `group:"policy" help:"Round budgets like older versions of kvpress."`
 	NoFull      bool     `group:"policy" help:"Skip the full cache."`
+	MeasureLoss bool     `group:"policy" help:"Measure how many of the facts that the full cache can repeat from each context a method loses; --json, --items and --out have the numbers per answer."`
 	protectFlags
 
 	Limit        int     `placeholder:"N" help:"Ask at most N questions per task."`
@@ -109,6 +110,7 @@ type evalSettings struct {
 	Clean        scoring.Clean   `json:"clean"`
 	CodeSim      scoring.CodeSim `json:"code_sim"`
 	QueryAware   bool            `json:"query_aware"`
+	MeasureLoss  bool            `json:"measure_loss,omitempty"`
 	SharePrefill bool            `json:"share_prefill"`
 	Framing      dialog.Framing  `json:"framing"`
 	Methods      []evalMethod    `json:"methods"`
@@ -161,7 +163,7 @@ func (c *evalCmd) Run(e *env) error {
 	o := eval.Options{
 		Framing: framing, MaxNewTokens: c.MaxNewTokens,
 		Scoring: c.scoring(), Truncate: eval.Truncate(c.Truncate), Parallel: c.Parallel, Memory: int64(c.Memory),
-		Session: c.session(), OwnPrefills: !c.SharePrefill, QueryAware: c.QueryAware,
+		Session: c.session(), OwnPrefills: !c.SharePrefill, QueryAware: c.QueryAware, MeasureLoss: c.MeasureLoss,
 	}
 	if c.Truncate == "error" {
 		o.Truncate = eval.TruncateError
@@ -170,7 +172,7 @@ func (c *evalCmd) Run(e *env) error {
 		MaxGen: c.maxGen(), Longbench: questions.longbench,
 		Model: m.ID(), Precision: m.Precision(), CacheType: c.CacheType, MaxContext: c.MaxContext, MaxCache: int64(c.MaxCache),
 		Data: questions.data, Truncate: o.Truncate, Items: len(questions.items), Limit: c.Limit, Fraction: c.Fraction, Seed: c.Seed, MaxNewTokens: c.MaxNewTokens,
-		Match: o.Scoring.Match, Clean: o.Scoring.Clean, CodeSim: o.Scoring.CodeSim, QueryAware: c.QueryAware, SharePrefill: c.SharePrefill, Framing: framing,
+		Match: o.Scoring.Match, Clean: o.Scoring.Clean, CodeSim: o.Scoring.CodeSim, QueryAware: c.QueryAware, MeasureLoss: c.MeasureLoss, SharePrefill: c.SharePrefill, Framing: framing,
 	}
 	if dev := m.Device(); dev != nil {
 		settings.Device, settings.DeviceLayers = dev.Info().Name+", "+dev.Info().Driver, m.DeviceLayers()

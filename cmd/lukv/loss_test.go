@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -8,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/eval"
 )
 
 // TestMaxLoss: the ratio is chosen by its loss; the answer is that of the ratio given by
@@ -55,4 +58,37 @@ func TestMaxLoss(t *testing.T) {
 	code, _, msg := invoke(t, "Where?", "chat", "builtin", "--load", context, "--ratio", "0.9", "--measure-loss", "--max-tokens", "2")
 	assert.Equal(t, exitOK, code)
 	assert.Contains(t, msg, "facts repeated")
+}
+
+// TestEvalMeasuresLoss: every answer says how many facts of its context its cache lost; the
+// full cache lost none, and answers are as without it.
+func TestEvalMeasuresLoss(t *testing.T) {
+	s, _ := sample(t, "niah_multikey_3", 512)
+	data := filepath.Join(t.TempDir(), "data.jsonl")
+	line, err := json.Marshal(s)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(data, line, 0o600))
+	answers := func(args ...string) []eval.Answer {
+		path := filepath.Join(t.TempDir(), "items")
+		ok(t, append([]string{"eval", "builtin", "--data", data, "--metric", "knorm,keydiff", "--ratio", "0.9", "--items", path}, args...)...)
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		out, err := eval.ReadPredictions(bytes.NewReader(text), path)
+		require.NoError(t, err)
+		return out
+	}
+	plain, shared, own := answers(), answers("--measure-loss"), answers("--measure-loss", "--no-share-prefill")
+	for i := range plain {
+		require.Nil(t, plain[i].FactsLost)
+		require.Equal(t, plain[i].Prediction, shared[i].Prediction)
+		require.Equal(t, plain[i].Prediction, own[i].Prediction)
+		if shared[i].Method == "full" {
+			require.Zero(t, *shared[i].FactsLost)
+			require.Nil(t, own[i].FactsLost, "nothing was compressed")
+			continue
+		}
+		require.Positive(t, *shared[i].FactsLost)
+		require.Positive(t, *own[i].FactsLost)
+		require.Greater(t, own[i].Facts, shared[i].Facts, "the sweep has longer passages")
+	}
 }
