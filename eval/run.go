@@ -403,7 +403,7 @@ func (r *runner) measureLoss(ctx context.Context, s *model.Session, own bool, sh
 		return nil
 	}
 	probe := shared.probe
-	if own {
+	if probe == nil {
 		probe = s.LossProbe()
 	}
 	if probe == nil { // nothing was evicted

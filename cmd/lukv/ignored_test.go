@@ -24,6 +24,7 @@ var alwaysUsed = map[string]string{
 		"max-steps min-retention include-question temperature npy from-npy json",
 	"eval": "threads precision cpu cache-type max-context max-cache device gpu-layers data ratio budget-tokens budget-bytes metric allocator decode compat truncate parallel out " +
 		"preset no-full measure-loss sinks window limit fraction max-new-tokens match ruler-clean code-sim raw query-aware share-prefill items csv json markdown",
+	"choose":  "document metric allocator ratio sinks window json threads precision cpu cache-type max-context max-cache device gpu-layers",
 	"probe":   "output data limit max-steps threads precision cpu cache-type max-context max-cache device gpu-layers",
 	"demo":    "metric ratio limit json threads precision cpu cache-type max-context max-cache device gpu-layers",
 	"inspect": "json",
@@ -121,6 +122,8 @@ func TestNoFlagIsIgnored(t *testing.T) {
 	} {
 		refuse("profile", "builtin", "-o", dir+"/p", "--from-npy", npy, flag)
 	}
+	refuse("choose", "builtin", "-d", context, "--raw")
+	refuse("choose", "builtin", "-d", context, "--profile=x")
 	refuse("eval", "builtin", "--seed=3")
 	refuse("eval", "builtin", "--profile=x")
 	refuse("eval", "builtin", "--memory=1GiB")

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -91,4 +92,29 @@ func TestEvalMeasuresLoss(t *testing.T) {
 		require.Positive(t, *own[i].FactsLost)
 		require.Greater(t, own[i].Facts, shared[i].Facts, "the sweep has longer passages")
 	}
+}
+
+// TestChoose: policies are ranked by the facts that they lose, which grow with the ratio at
+// its ends; documents without enough facts do not count.
+func TestChoose(t *testing.T) {
+	_, first := sample(t, "niah_multikey_3", 512)
+	short := filepath.Join(t.TempDir(), "short")
+	require.NoError(t, os.WriteFile(short, []byte("Rupert works in a mill."), 0o600))
+	r := decode[chooseResult](t, ok(t, "choose", "builtin", "-d", first, "-d", short, "--metric", "knorm,keydiff", "--ratio", "0.2,0.95", "--json"))
+	require.Len(t, r.Documents, 2)
+	assert.True(t, r.Documents[0].Measured)
+	assert.False(t, r.Documents[1].Measured)
+	require.Len(t, r.Policies, 2)
+	assert.Equal(t, "keydiff", r.Policies[0].Metric.Name)
+	assert.Less(t, r.Policies[0].Mean, r.Policies[1].Mean)
+	for _, p := range r.Policies {
+		require.Len(t, p.Ratios, 2)
+		assert.Equal(t, 1, p.Ratios[0].N)
+		assert.Less(t, p.Ratios[0].Lost, p.Ratios[1].Lost+1e-9)
+		assert.InDelta(t, p.Mean, (p.Ratios[0].Lost+p.Ratios[1].Lost)/2, 1e-9)
+	}
+	text := ok(t, "choose", "builtin", "-d", first, "--metric", "knorm,keydiff", "--ratio", "0.2,0.95")
+	assert.Less(t, strings.Index(text, "keydiff/uniform"), strings.Index(text, "knorm/uniform"))
+	fails(t, exitFailed, "not measured", "choose", "builtin", "-d", short, "--metric", "knorm")
+	fails(t, exitUsage, "--ratio", "choose", "builtin", "-d", short, "--ratio", "2")
 }
