@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/lukv"
 )
 
 func TestWilson(t *testing.T) {
@@ -119,4 +121,25 @@ func TestLossOptions(t *testing.T) {
 	o, err := LossOptions{Frame: []int32{}}.withDefaults(m)
 	require.NoError(t, err)
 	require.Equal(t, 32, o.Strata)
+}
+
+// TestPeakOfSweep: a report inside a prefill that compresses adds a page per head of one layer
+// to the peak, and what is said beforehand about the peak holds.
+func TestPeakOfSweep(t *testing.T) {
+	m := testShapes[0].open(t, WithThreads(2))
+	prompt := randomTokens(6000, 97, 1)
+	peak := func(o *LossOptions) (held int64) {
+		options := SessionOptions{Compression: &lukv.Policy{Ratio: 0.8, Metric: lukv.MetricConfig{Name: "knorm"}}, ProbeLoss: o}
+		s := newTestSession(t, m, options)
+		require.NoError(t, s.Prefill(t.Context(), prompt))
+		need, err := m.CacheNeed(options, Lengths{Context: len(prompt)})
+		require.NoError(t, err)
+		held = s.Stats().PeakBytes
+		require.LessOrEqual(t, held, need.Peak)
+		require.LessOrEqual(t, need.Peak, held*102/100)
+		return held
+	}
+	plain, with := peak(nil), peak(&LossOptions{Frame: []int32{1, 2}})
+	require.Greater(t, with, plain)
+	require.LessOrEqual(t, with, plain*102/100)
 }
