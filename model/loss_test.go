@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lukv/lukv/kvcache"
 	"github.com/lukv/lukv/lukv"
 )
 
@@ -142,4 +143,77 @@ func TestPeakOfSweep(t *testing.T) {
 	plain, with := peak(nil), peak(&LossOptions{Frame: []int32{1, 2}})
 	require.Greater(t, with, plain)
 	require.LessOrEqual(t, with, plain*102/100)
+}
+
+// TestSweepOnEveryShape: inside a prefill that compresses, the full cache answers as it does
+// when it is whole, also with sliding windows, after other tokens, and in small chunks;
+// and what is left of the cache afterwards is the same.
+func TestSweepOnEveryShape(t *testing.T) {
+	ctx := t.Context()
+	// Everything is new, so that a model of random weights recalls something.
+	o := LossOptions{Frame: []int32{1, 2}, New: 1e-9, Sweep: true}
+	found := 0
+	for _, shape := range testShapes {
+		m := shape.open(t, WithThreads(2))
+		before, doc := randomTokens(20, 97, 1), randomTokens(300, 97, 2)
+		for i := 150; i < 300; i++ { // repeats give facts
+			doc[i] = doc[i%30]
+		}
+		for _, front := range [][]int32{nil, before} {
+			span := Span{len(front), len(front) + len(doc)}
+			policy := &lukv.Policy{Ratio: 0.6, Metric: lukv.MetricConfig{Name: "knorm"}}
+			full := newTestSession(t, m, SessionOptions{ProbeLoss: &LossOptions{}})
+			require.NoError(t, full.Prefill(ctx, front))
+			require.NoError(t, full.Prefill(ctx, doc))
+			want, err := full.ProbeLoss(ctx, span, o)
+			require.NoError(t, err)
+			inside := newTestSession(t, m, SessionOptions{ProbeLoss: &o, ChunkTokens: 33})
+			require.NoError(t, inside.Prefill(ctx, front))
+			require.NoError(t, inside.PrefillCompressed(ctx, doc, policy))
+			got := inside.LossProbe()
+			require.Equal(t, want.facts, got.facts, "%v", shape)
+			require.Equal(t, want.passages, got.passages)
+			found += len(want.facts)
+			plain := newTestSession(t, m, SessionOptions{})
+			require.NoError(t, plain.Prefill(ctx, front))
+			require.NoError(t, plain.PrefillCompressed(ctx, doc, policy))
+			l, err := want.Measure(ctx, plain)
+			require.NoError(t, err)
+			again, err := got.Measure(ctx, inside)
+			require.NoError(t, err)
+			require.Equal(t, l, again)
+			sameSession(t, shape.name, plain, inside)
+		}
+	}
+	require.Greater(t, found, 10)
+}
+
+// TestProbeWithoutMemory: a probe that does not fit into the memory of all sessions fails and
+// leaves the session as it was; so does one whose session is closed meanwhile or in use.
+func TestProbeWithoutMemory(t *testing.T) {
+	m := testShapes[0].open(t, WithThreads(2))
+	prompt := randomTokens(200, 97, 1)
+	s := newTestSession(t, m, SessionOptions{})
+	require.NoError(t, s.Prefill(t.Context(), prompt))
+	o := LossOptions{Frame: []int32{1}, New: 1e-9}
+	p, err := s.ProbeLoss(t.Context(), Span{0, 200}, o)
+	require.NoError(t, err)
+	held := s.cache.Bytes()
+
+	tight := testShapes[0].open(t, WithThreads(2), WithMaxMemory(held+8192))
+	small := newTestSession(t, tight, SessionOptions{})
+	require.NoError(t, small.Prefill(t.Context(), prompt))
+	_, err = small.ProbeLoss(t.Context(), Span{0, 200}, o)
+	require.ErrorIs(t, err, kvcache.ErrFull)
+	sameSession(t, "after a probe that failed", s, small)
+
+	other := newTestSession(t, m, SessionOptions{})
+	require.NoError(t, other.Prefill(t.Context(), randomTokens(200, 97, 2)))
+	_, err = p.Measure(t.Context(), other)
+	require.ErrorContains(t, err, "other tokens")
+	_, err = p.Measure(t.Context(), small)
+	require.ErrorContains(t, err, "another model")
+	require.NoError(t, other.Close())
+	_, err = other.ProbeLoss(t.Context(), Span{0, 200}, o)
+	require.ErrorIs(t, err, ErrClosed)
 }
