@@ -21,6 +21,11 @@ import (
 type Method struct {
 	Name   string
 	Policy *lukv.Policy
+
+	// MaxLoss, if not nil, chooses the policy's ratio for each context: the largest that
+	// loses at most this share of its facts, see model.Session.CompressWithin. Answers
+	// then have the ratio 0 and the ratio achieved.
+	MaxLoss *float64
 }
 
 // Options configure a run.
@@ -131,7 +136,7 @@ func Run(ctx context.Context, m *model.Model, items []Item, methods []Method, o 
 	if o.MaxNewTokens == 0 {
 		o.MaxNewTokens = 64
 	}
-	if o.MeasureLoss {
+	if o.MeasureLoss || slices.ContainsFunc(methods, func(x Method) bool { return x.MaxLoss != nil }) {
 		o.Session.ProbeLoss = new(model.LossOptions)
 	}
 	r := &runner{m: m, tok: tok, o: o, items: items, methods: methods, emit: emit}
@@ -273,7 +278,7 @@ func (p *sharedPrefill) giveUp(why error) {
 
 // serves reports whether a method's session can be derived from the prefill.
 func (p *sharedPrefill) serves(m Method) bool {
-	if p.ob == nil || m.Policy == nil {
+	if p.ob == nil || m.Policy == nil || m.MaxLoss != nil {
 		return p.ob != nil
 	}
 	metric, err := metricOf(m)
@@ -355,7 +360,11 @@ func (r *runner) method(ctx context.Context, method Method, head []int32, trunca
 		}
 	}
 	start := time.Now()
+	var chosen *model.Loss
 	s, own, err := r.session(ctx, method, head, shared)
+	if err == nil && method.MaxLoss != nil {
+		chosen, err = compressWithin(ctx, s, method)
+	}
 	if err != nil {
 		if !doesNotFit(err) {
 			return err
@@ -386,7 +395,7 @@ func (r *runner) method(ctx context.Context, method Method, head []int32, trunca
 		a.Time += shared.took / time.Duration(shared.answers)
 		a.PrefillMS, a.EvictMS = milliseconds(shared.took), milliseconds(took)
 	}
-	if err := r.measureLoss(ctx, s, own, shared, &a); err != nil {
+	if err := r.measureLoss(ctx, s, chosen, shared, &a); err != nil {
 		return err
 	}
 	for _, i := range todo {
@@ -397,8 +406,32 @@ func (r *runner) method(ctx context.Context, method Method, head []int32, trunca
 	return nil
 }
 
-// measureLoss measures the loss of a context's facts under a method.
-func (r *runner) measureLoss(ctx context.Context, s *model.Session, own bool, shared *sharedPrefill, a *Answer) error {
+// compressWithin compresses a session that holds a context whole as far as the method's bound
+// allows. It closes the session if that fails.
+func compressWithin(ctx context.Context, s *model.Session, method Method) (*model.Loss, error) {
+	l, _, err := s.CompressWithin(ctx, model.Span{To: s.Len()}, method.Policy, *method.MaxLoss, model.LossOptions{})
+	if err != nil {
+		s.Close()
+		return nil, err
+	}
+	return &l, nil
+}
+
+// giveLoss records a loss.
+func (a *Answer) giveLoss(l model.Loss) {
+	if a.Facts = l.Facts; l.Measured() {
+		share := l.Share()
+		a.FactsLost, a.NatsLost = &share, &l.Nats
+	}
+}
+
+// measureLoss measures the loss of a context's facts under a method, unless choosing its
+// ratio did.
+func (r *runner) measureLoss(ctx context.Context, s *model.Session, chosen *model.Loss, shared *sharedPrefill, a *Answer) error {
+	if chosen != nil {
+		a.giveLoss(*chosen)
+		return nil
+	}
 	if !r.o.MeasureLoss {
 		return nil
 	}
@@ -413,10 +446,7 @@ func (r *runner) measureLoss(ctx context.Context, s *model.Session, own bool, sh
 	if err != nil {
 		return err
 	}
-	if a.Facts = l.Facts; l.Measured() {
-		share := l.Share()
-		a.FactsLost, a.NatsLost = &share, &l.Nats
-	}
+	a.giveLoss(l)
 	return nil
 }
 
@@ -469,7 +499,7 @@ func sameMetric(a, b lukv.Metric) bool {
 func (r *runner) metrics(T int) ([]lukv.Metric, error) {
 	var out []lukv.Metric
 	for _, m := range r.methods {
-		if m.Policy == nil || m.Policy.Decode.Enabled() {
+		if m.Policy == nil || m.Policy.Decode.Enabled() || m.MaxLoss != nil {
 			continue
 		}
 		metric, err := metricOf(m)
@@ -499,7 +529,7 @@ func (r *runner) metrics(T int) ([]lukv.Metric, error) {
 // shared prefill or with a prefill of its own.
 func (r *runner) session(ctx context.Context, method Method, head []int32, shared *sharedPrefill) (s *model.Session, own bool, err error) {
 	if shared.serves(method) {
-		if method.Policy == nil {
+		if method.Policy == nil || method.MaxLoss != nil {
 			s, err = shared.ob.Session().Fork()
 		} else {
 			s, err = shared.ob.Compress(ctx, method.Policy)
@@ -516,7 +546,9 @@ func (r *runner) session(ctx context.Context, method Method, head []int32, share
 		shared.giveUp(err)
 	}
 	o := r.o.Session
-	o.Compression = method.Policy
+	if method.MaxLoss == nil {
+		o.Compression = method.Policy
+	}
 	if s, err = r.m.NewSession(o); err != nil {
 		return nil, true, err
 	}

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -41,6 +42,7 @@ type evalCmd struct {
 	Decode      string   `group:"policy" placeholder:"JSON" help:"Also compress while decoding."`
 	Compat      bool     `group:"policy" help:"Round budgets like older versions of kvpress."`
 	NoFull      bool     `group:"policy" help:"Skip the full cache."`
+	MaxLoss     []string `group:"policy" sep:"none" placeholder:"B,…" help:"Choose each context's ratio, in addition to ratios or instead of them: the largest of 0.1 to 0.9 and 0.95 that loses at most this share of its facts."`
 	MeasureLoss bool     `group:"policy" help:"Measure how many of the facts that the full cache can repeat from each context a method loses; --json, --items and --out have the numbers per answer."`
 	protectFlags
 
@@ -119,6 +121,8 @@ type evalSettings struct {
 type evalMethod struct {
 	Name   string       `json:"name"`
 	Policy *lukv.Policy `json:"policy"` // as in force; null: the full cache
+
+	MaxLoss *float64 `json:"max_loss,omitempty"` // chooses the policy's ratio
 }
 
 // evalFormat is the format identifier that eval --json prints.
@@ -185,7 +189,7 @@ func (c *evalCmd) Run(e *env) error {
 		if err != nil {
 			return fmt.Errorf("method %s: %w", x.Name, err)
 		}
-		settings.Methods = append(settings.Methods, evalMethod{x.Name, policy})
+		settings.Methods = append(settings.Methods, evalMethod{x.Name, policy, x.MaxLoss})
 	}
 	return c.evaluate(e, m, questions, methods, o, settings)
 }
@@ -479,7 +483,15 @@ func readBytes(name string, raw []byte) ([]eval.Item, []eval.DataFile, error) {
 
 // methods returns the full cache and the cross product of the flags.
 func (c *evalCmd) methods(m *model.Model) ([]eval.Method, error) {
-	budgets, err := c.budgets(0.5, 0.8, 0.9)
+	bounds, err := c.bounds()
+	if err != nil {
+		return nil, err
+	}
+	var ratios []float64
+	if len(bounds) == 0 {
+		ratios = []float64{0.5, 0.8, 0.9}
+	}
+	budgets, err := c.budgets(ratios...)
 	if err != nil {
 		return nil, err
 	}
@@ -528,12 +540,31 @@ func (c *evalCmd) methods(m *model.Model) ([]eval.Method, error) {
 			}
 			add(eval.Method{Name: shape.Name + policyName(p.Metric, p.Allocator, budget.String()), Policy: &p})
 		}
+		for _, bound := range bounds {
+			add(eval.Method{Name: shape.Name + policyName(shape.Policy.Metric, shape.Policy.Allocator, fmt.Sprintf("loss-%g", bound)), Policy: shape.Policy, MaxLoss: &bound})
+		}
 	}
 	if err := profiles.unused(); err != nil {
 		return nil, err
 	}
+	if len(bounds) > 0 && decode.Enabled() {
+		return nil, usage("--max-loss: found --decode, expected policies that compress the context only")
+	}
 	if len(out) == 0 {
 		return nil, errors.New("no methods to evaluate")
+	}
+	return out, nil
+}
+
+// bounds reads the list of --max-loss.
+func (c *evalCmd) bounds() ([]float64, error) {
+	var out []float64
+	for _, s := range splitList(c.MaxLoss) {
+		x, err := strconv.ParseFloat(s, 64)
+		if err != nil || !(x >= 0 && x <= 1) {
+			return nil, usage("--max-loss: found %q, expected 0 to 1", s)
+		}
+		out = append(out, x)
 	}
 	return out, nil
 }

@@ -23,7 +23,7 @@ var alwaysUsed = map[string]string{
 	"profile": "threads precision cpu device gpu-layers output metric sinks window normalization objective scope solver " +
 		"max-steps min-retention include-question temperature npy from-npy json",
 	"eval": "threads precision cpu cache-type max-context max-cache device gpu-layers data ratio budget-tokens budget-bytes metric allocator decode compat truncate parallel out " +
-		"preset no-full measure-loss sinks window limit fraction max-new-tokens match ruler-clean code-sim raw query-aware share-prefill items csv json markdown",
+		"preset no-full max-loss measure-loss sinks window limit fraction max-new-tokens match ruler-clean code-sim raw query-aware share-prefill items csv json markdown",
 	"choose":  "document metric allocator ratio sinks window json threads precision cpu cache-type max-context max-cache device gpu-layers",
 	"probe":   "output data limit max-steps threads precision cpu cache-type max-context max-cache device gpu-layers",
 	"demo":    "metric ratio limit json threads precision cpu cache-type max-context max-cache device gpu-layers",

@@ -94,6 +94,36 @@ func TestEvalMeasuresLoss(t *testing.T) {
 	}
 }
 
+// TestEvalWithinLoss: each context's ratio is chosen by its loss, whether methods share the
+// prefill or not.
+func TestEvalWithinLoss(t *testing.T) {
+	s, _ := sample(t, "niah_multikey_3", 512)
+	data := filepath.Join(t.TempDir(), "data.jsonl")
+	line, err := json.Marshal(s)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(data, line, 0o600))
+	var first []eval.Answer
+	for _, how := range []string{"--share-prefill", "--no-share-prefill"} {
+		path := filepath.Join(t.TempDir(), "items")
+		ok(t, "eval", "builtin", "--data", data, "--metric", "key_distance", "--max-loss", "0.6,1", "--items", path, how)
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		answers, err := eval.ReadPredictions(bytes.NewReader(text), path)
+		require.NoError(t, err)
+		require.Len(t, answers, 3)
+		assert.LessOrEqual(t, *answers[1].FactsLost, 0.6)
+		assert.Positive(t, answers[1].RatioAchieved)
+		assert.InDelta(t, 0.95, answers[2].RatioAchieved, 0.01)
+		for i := range first {
+			assert.Equal(t, first[i].KeptEntries, answers[i].KeptEntries)
+			assert.Equal(t, first[i].Prediction, answers[i].Prediction)
+		}
+		first = answers
+	}
+	fails(t, exitUsage, "--max-loss", "eval", "builtin", "--data", data, "--max-loss", "2")
+	fails(t, exitUsage, "--max-loss", "eval", "builtin", "--data", data, "--max-loss", "0.1", "--decode", `{"mode":"h2o"}`)
+}
+
 // TestChoose: policies are ranked by the facts that they lose, which grow with the ratio at
 // its ends; documents without enough facts do not count.
 func TestChoose(t *testing.T) {
