@@ -30,6 +30,13 @@ type Conversation struct {
 	// becomes older than that, before the next message is read.
 	KeepTurns int
 
+	// MaxLoss, if not nil, chooses the ratio for a document: the largest that loses at most
+	// this share of its facts. MeasureLoss measures what a ratio or budget loses. Loss is
+	// the result for the document in the session, nil if it was not asked for.
+	MaxLoss     *float64
+	MeasureLoss bool
+	Loss        *model.Loss
+
 	// Sampling and Stop apply to future answers.
 	Sampling model.Sampling
 	Stop     []string
@@ -137,12 +144,38 @@ func (c *Conversation) begin(ctx context.Context, head chat.Prompt) error {
 		protected = Protected(c.m, o.Compression, c.format.front(head, len(head.Text)-len(c.Document)), tokens)
 	}
 	c.reading = len(tokens)
-	s, err := ReadContext(ctx, c.m, o, tokens, protected)
+	s, err := c.readContext(ctx, o, tokens, protected)
 	if err != nil {
 		return err
 	}
 	c.s, c.head, c.headTokens = s, head.Text, tokens
 	return nil
+}
+
+// readContext reads the beginning of a prompt and compresses the document in it.
+func (c *Conversation) readContext(ctx context.Context, o model.SessionOptions, tokens []int32, protected int) (*model.Session, error) {
+	c.Loss = nil
+	document := c.Document != "" && o.Compression != nil
+	if document && c.MaxLoss != nil {
+		s, loss, err := ReadContextWithin(ctx, c.m, o, tokens, protected, *c.MaxLoss)
+		c.Loss = &loss
+		return s, err
+	}
+	measured := document && c.MeasureLoss
+	if measured {
+		o.ProbeLoss = new(model.LossOptions)
+	}
+	s, err := ReadContext(ctx, c.m, o, tokens, protected)
+	if err != nil || !measured {
+		return s, err
+	}
+	loss, err := Loss(ctx, s)
+	if err != nil {
+		s.Close()
+		return nil, err
+	}
+	c.Loss = &loss
+	return s, nil
 }
 
 // ReadDocument begins a conversation about a text. After an error the

@@ -48,6 +48,38 @@ func ReadContext(ctx context.Context, m *model.Model, o model.SessionOptions, to
 	return s, nil
 }
 
+// ReadContextWithin is ReadContext for a ratio that is chosen: the largest that loses at
+// most the share maxLoss of the context's facts, see [model.Session.CompressWithin]. The
+// ratio and the budgets of the policy of o are ignored. The whole context is in the cache
+// until the choice is made.
+func ReadContextWithin(ctx context.Context, m *model.Model, o model.SessionOptions, tokens []int32, protected int, maxLoss float64) (*model.Session, model.Loss, error) {
+	policy := o.Compression
+	o.Compression, o.ProbeLoss = nil, new(model.LossOptions)
+	s, err := m.NewSession(o)
+	if err != nil {
+		return nil, model.Loss{}, err
+	}
+	var loss model.Loss
+	if err = s.Prefill(ctx, tokens); err == nil {
+		loss, _, err = s.CompressWithin(ctx, model.Span{From: protected, To: len(tokens)}, policy, maxLoss, model.LossOptions{})
+	}
+	if err != nil {
+		s.Close()
+		return nil, model.Loss{}, err
+	}
+	return s, loss, nil
+}
+
+// Loss measures the loss of a session whose prefill compressed its context with
+// model.SessionOptions.ProbeLoss. Of a context that was not compressed nothing is measured.
+func Loss(ctx context.Context, s *model.Session) (model.Loss, error) {
+	p := s.LossProbe()
+	if p == nil {
+		return model.Loss{}, nil
+	}
+	return p.Measure(ctx, s)
+}
+
 // common returns the length of the longest common prefix of a and b.
 func common[T comparable](a, b []T) int {
 	n := 0

@@ -88,6 +88,9 @@ const growTokens = 256
 // the policy is not the session's but that of a single prefill.
 func (j *job) sessionOptions() model.SessionOptions {
 	o := j.policyOptions()
+	if j.req.ProbeLoss {
+		o.ProbeLoss = new(model.LossOptions)
+	}
 	if j.req.Protected > 0 {
 		o.Compression = nil
 	}

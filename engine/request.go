@@ -70,6 +70,11 @@ type Request struct {
 	// PromptOnly prefills the prompt, adds it to the prefix cache and generates nothing.
 	PromptOnly bool
 
+	// ProbeLoss keeps the first readings of the prompt for Inspect, see
+	// model.SessionOptions: logits are computed for all of its tokens that are not
+	// in the prefix cache.
+	ProbeLoss bool
+
 	// Inspect, if not nil, is called once with the session after the prefill, before the
 	// first token is drawn. The answers of all requests wait for it. It may look at the
 	// cache, but must not change or retain anything.

@@ -21,6 +21,11 @@ import (
 type Method struct {
 	Name   string
 	Policy *lukv.Policy
+
+	// MaxLoss, if not nil, chooses the policy's ratio for each context: the largest that
+	// loses at most this share of its facts, see model.Session.CompressWithin. Answers
+	// then have the ratio 0 and the ratio achieved.
+	MaxLoss *float64
 }
 
 // Options configure a run.
@@ -39,6 +44,11 @@ type Options struct {
 	// always have their own prefill, as does a single method, and so do all methods,
 	// with a note, where the full cache does not fit.
 	OwnPrefills bool
+
+	// MeasureLoss measures how many of the facts of a context each method loses: with
+	// the passages that surprised the model where methods share a prefill, otherwise with
+	// those of the sweep, see model.LossOptions.
+	MeasureLoss bool
 
 	// QueryAware puts the question into the context before it is compressed.
 	// Such results are not comparable with the default.
@@ -94,7 +104,10 @@ type Answer struct {
 	Stop          string        `json:"stop"` // "stop" or "length"
 	KeptEntries   int64         `json:"kept_entries"`
 	RatioAchieved float64       `json:"ratio_achieved"`
-	CacheBytes    int64         `json:"cache_bytes"` // after compression, before the question
+	Facts         int           `json:"facts,omitempty"`      // of the context that the full cache can repeat
+	FactsLost     *float64      `json:"facts_lost,omitempty"` // their share that this cache cannot; absent: not measured
+	NatsLost      *float64      `json:"nats_lost,omitempty"`  // mean over their tokens, likewise
+	CacheBytes    int64         `json:"cache_bytes"`          // after compression, before the question
 	PeakBytes     int64         `json:"peak_bytes,omitempty"`
 	FullBytes     int64         `json:"full_bytes"`
 	Time          time.Duration `json:"time_ns"` // question and answer, and the item's share of the prefill
@@ -137,6 +150,9 @@ func newRunner(m *model.Model, items []Item, methods []Method, o Options) (*runn
 	}
 	if o.MaxNewTokens == 0 {
 		o.MaxNewTokens = 64
+	}
+	if o.MeasureLoss || slices.ContainsFunc(methods, func(x Method) bool { return x.MaxLoss != nil }) {
+		o.Session.ProbeLoss = new(model.LossOptions)
 	}
 	r := &runner{m: m, tok: tok, o: o, items: items, methods: methods}
 	if r.sampler, err = m.NewSampler(model.Sampling{}, 0); err != nil {
@@ -254,6 +270,7 @@ type sharedPrefill struct {
 	note     string        // why each has its own, if that was not intended
 	took     time.Duration // of the prefill
 	answers  int           // that share it
+	probe    *model.LossProbe
 }
 
 func (p *sharedPrefill) close() {
@@ -271,7 +288,7 @@ func (p *sharedPrefill) giveUp(why error) {
 
 // serves reports whether a method's session can be derived from the prefill.
 func (p *sharedPrefill) serves(m Method) bool {
-	if p.ob == nil || m.Policy == nil {
+	if p.ob == nil || m.Policy == nil || m.MaxLoss != nil {
 		return p.ob != nil
 	}
 	metric, err := metricOf(m)
@@ -332,6 +349,10 @@ func (r *runner) prefillOnce(ctx context.Context, shared *sharedPrefill, head []
 	case err == nil:
 		shared.ob, shared.observed = ob, metrics
 		shared.took, shared.answers = time.Since(start), answers
+		if r.o.MeasureLoss {
+			shared.probe, err = ob.Session().ProbeLoss(ctx, model.Span{To: len(head)}, model.LossOptions{})
+			return err
+		}
 	case errors.Is(err, model.ErrContextFull): // each method finds that for itself
 	case doesNotFit(err):
 		shared.giveUp(err)
@@ -349,7 +370,11 @@ func (r *runner) method(ctx context.Context, method Method, head []int32, trunca
 		}
 	}
 	start := time.Now()
+	var chosen *model.Loss
 	s, own, err := r.session(ctx, method, head, shared)
+	if err == nil && method.MaxLoss != nil {
+		chosen, err = compressWithin(ctx, s, method)
+	}
 	if err != nil {
 		if !doesNotFit(err) {
 			return err
@@ -380,6 +405,9 @@ func (r *runner) method(ctx context.Context, method Method, head []int32, trunca
 		a.Time += shared.took / time.Duration(shared.answers)
 		a.PrefillMS, a.EvictMS = milliseconds(shared.took), milliseconds(took)
 	}
+	if err := r.measureLoss(ctx, s, chosen, shared, &a); err != nil {
+		return err
+	}
 	for _, i := range todo {
 		if err := r.ask(ctx, s, r.about(a, method, i)); err != nil {
 			return err
@@ -388,11 +416,56 @@ func (r *runner) method(ctx context.Context, method Method, head []int32, trunca
 	return nil
 }
 
+// compressWithin compresses a session that holds a context whole as far as the method's bound
+// allows. It closes the session if that fails.
+func compressWithin(ctx context.Context, s *model.Session, method Method) (*model.Loss, error) {
+	l, _, err := s.CompressWithin(ctx, model.Span{To: s.Len()}, method.Policy, *method.MaxLoss, model.LossOptions{})
+	if err != nil {
+		s.Close()
+		return nil, err
+	}
+	return &l, nil
+}
+
+// giveLoss records a loss.
+func (a *Answer) giveLoss(l model.Loss) {
+	if a.Facts = l.Facts; l.Measured() {
+		share := l.Share()
+		a.FactsLost, a.NatsLost = &share, &l.Nats
+	}
+}
+
+// measureLoss measures the loss of a context's facts under a method, unless choosing its
+// ratio did.
+func (r *runner) measureLoss(ctx context.Context, s *model.Session, chosen *model.Loss, shared *sharedPrefill, a *Answer) error {
+	if chosen != nil {
+		a.giveLoss(*chosen)
+		return nil
+	}
+	if !r.o.MeasureLoss {
+		return nil
+	}
+	probe := shared.probe
+	if probe == nil {
+		probe = s.LossProbe()
+	}
+	if probe == nil { // nothing was evicted
+		return nil
+	}
+	l, err := probe.Measure(ctx, s)
+	if err != nil {
+		return err
+	}
+	a.giveLoss(l)
+	return nil
+}
+
 // about is an answer before its question is asked.
 func (r *runner) about(context Answer, method Method, i int) Answer {
 	a := r.blank(method, i)
 	a.Truncated, a.ContextTokens, a.KeptEntries, a.RatioAchieved = context.Truncated, context.ContextTokens, context.KeptEntries, context.RatioAchieved
 	a.CacheBytes, a.FullBytes, a.PeakBytes, a.Notes = context.CacheBytes, context.FullBytes, context.PeakBytes, context.Notes
+	a.Facts, a.FactsLost, a.NatsLost = context.Facts, context.FactsLost, context.NatsLost
 	a.PrefillMS, a.EvictMS, a.Time = context.PrefillMS, context.EvictMS, context.Time
 	return a
 }
@@ -436,7 +509,7 @@ func sameMetric(a, b lukv.Metric) bool {
 func (r *runner) metrics(T int) ([]lukv.Metric, error) {
 	var out []lukv.Metric
 	for _, m := range r.methods {
-		if m.Policy == nil || m.Policy.Decode.Enabled() {
+		if m.Policy == nil || m.Policy.Decode.Enabled() || m.MaxLoss != nil {
 			continue
 		}
 		metric, err := metricOf(m)
@@ -466,7 +539,7 @@ func (r *runner) metrics(T int) ([]lukv.Metric, error) {
 // shared prefill or with a prefill of its own.
 func (r *runner) session(ctx context.Context, method Method, head []int32, shared *sharedPrefill) (s *model.Session, own bool, err error) {
 	if shared.serves(method) {
-		if method.Policy == nil {
+		if method.Policy == nil || method.MaxLoss != nil {
 			s, err = shared.ob.Session().Fork()
 		} else {
 			s, err = shared.ob.Compress(ctx, method.Policy)
@@ -483,7 +556,9 @@ func (r *runner) session(ctx context.Context, method Method, head []int32, share
 		shared.giveUp(err)
 	}
 	o := r.o.Session
-	o.Compression = method.Policy
+	if method.MaxLoss == nil {
+		o.Compression = method.Policy
+	}
 	if s, err = r.m.NewSession(o); err != nil {
 		return nil, true, err
 	}

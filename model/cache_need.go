@@ -67,7 +67,8 @@ const defaultPageEntries = 64
 type needCounter struct {
 	m     *Model
 	page  kernels.PageLayout
-	chunk int // tokens that a layer with a window holds besides its window
+	chunk int          // tokens that a layer with a window holds besides its window
+	loss  *LossOptions // of the session, nil if its loss is not to be measured
 }
 
 func (n *needCounter) pages(entries int) int64 {
@@ -110,7 +111,7 @@ func (n *needCounter) compressed(comp *compression, l Lengths) (CacheNeed, error
 	}
 	var peak, held int64
 	others := n.whole(l.Before) // layers that are done, and those that hold only what is before
-	again := n.repetition(plan, l.Context)
+	again := max(n.repetition(plan, l.Context), n.sweepNeed(n.loss))
 	for at := range n.m.cfg.Layers {
 		others -= n.layer(at, l.Before)
 		peak = max(peak, others+n.layer(at, end)+again)

@@ -98,6 +98,7 @@ type prefillJob struct {
 	weigher    lukv.LayerWeigher // nil if the allocator looks only at scores
 	tokens     []int32           // of the span, to repeat
 	repetition *repetition       // nil if the metric asks for none
+	sweep      *lossSweep        // nil unless the loss is to be measured
 	charged    int64             // bytes in Model.memory, for hidden states
 	kept       [][][]int32       // [L][K] slots that stay, as far as decided
 	trace      *tracer           // nil unless asked for
@@ -186,6 +187,7 @@ func wantsWhole(metric lukv.Metric) error {
 func (j *prefillJob) release() {
 	j.freeLayer()
 	j.repetition.close()
+	j.sweep.close()
 	j.trace.release()
 	if j.charged > 0 {
 		j.s.m.memory.Give(j.charged)
@@ -227,9 +229,14 @@ func (m *Model) hiddenBytes(needs lukv.Needs, T int) int64 {
 	return 4 * int64(min(needs.Hidden, T)) * int64(m.cfg.Hidden)
 }
 
-func (j *prefillJob) embed(r *run) error { return j.repetition.embed(r) }
+func (j *prefillJob) embed(r *run) error {
+	if err := j.sweep.embed(r); err != nil {
+		return err
+	}
+	return j.repetition.embed(r)
+}
 
-func (j *prefillJob) aside() int { return j.repetition.rows() }
+func (j *prefillJob) aside() int { return j.sweep.rows() + j.repetition.rows() }
 
 // watch returns the watcher for a layer's pass.
 func (j *prefillJob) watch(r *run, at int) (*watcher, error) {
@@ -258,11 +265,14 @@ func (j *prefillJob) watch(r *run, at int) (*watcher, error) {
 	return j.w, nil
 }
 
-// layerDone runs the next repeated chunk through a layer whose attention is complete;
-// when none is left, it scores the layer and cuts it, if its budgets can be known.
+// layerDone runs the next passage of the sweep, or the next repeated chunk, through a layer
+// whose attention is complete; when none is left, it scores the layer and cuts it, if its budgets can be known.
 func (j *prefillJob) layerDone(ctx context.Context, at int) (rows int, more bool, err error) {
 	if j.err != nil {
 		return 0, false, j.err
+	}
+	if rows, err := j.sweep.piece(ctx, j.r, j.s, at); rows > 0 || err != nil {
+		return rows, true, err
 	}
 	repeats, rows, more, err := j.repetition.piece(ctx, j.r, j.s, at)
 	if err != nil || more || !j.demand.Includes(at) {

@@ -67,6 +67,9 @@ func (s *Session) growth(n int, comp *compression) (cache, work int64, err error
 			work += count.bytes(pages * int64(c.KVHeads))
 		}
 	}
+	if s.opts.ProbeLoss != nil { // streams of the sweep
+		work += 4 * int64(c.Hidden) * sweepCount * int64(sweepTokens+len(s.opts.ProbeLoss.Frame))
+	}
 	if s.opts.Trace != nil {
 		work += traceNeed(comp.demand(s.pos, n))
 	}
@@ -79,7 +82,7 @@ func (s *Session) needCounter() needCounter {
 	if page.PageEntries == 0 {
 		page.PageEntries = defaultPageEntries
 	}
-	return needCounter{m: s.m, page: page, chunk: s.opts.ChunkTokens}
+	return needCounter{m: s.m, page: page, chunk: s.opts.ChunkTokens, loss: s.opts.ProbeLoss}
 }
 
 // tokenBlock is how many bytes a session takes for tokens from the memory of all
@@ -93,6 +96,9 @@ func (s *Session) takeTokens(n int) error {
 		return nil
 	}
 	need := 4*int64(s.m.cfg.Vocab+len(s.tokens)+n+len(s.ahead.room)) + s.lookup.bytes()
+	if s.opts.ProbeLoss != nil {
+		need += 8 * int64(len(s.tokens)+n)
+	}
 	if need <= s.charged {
 		return nil
 	}

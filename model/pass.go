@@ -456,7 +456,7 @@ func (r *run) wantedLogits(ctx context.Context) error {
 func (r *run) emitEach(ctx context.Context) error {
 	for i := range r.parts {
 		p := &r.parts[i]
-		if p.f == nil || p.f.each == nil {
+		if p.f == nil || !p.f.emits() {
 			continue
 		}
 		row := r.spans[i].row - p.f.fed // of the prompt's first token, if it were in this pass

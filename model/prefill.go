@@ -225,6 +225,7 @@ func (p *Prefilling) end() {
 		p.s.hasLogits = p.f.had
 	}
 	p.f.release()
+	p.s.trimReadings()
 	p.s.prefilling = nil
 }
 
@@ -276,7 +277,8 @@ type feeding struct {
 
 	// job is told of every layer as it is done; with one, the prefill runs layer
 	// by layer over the whole prompt instead of chunk by chunk.
-	job layerJob
+	job   layerJob
+	sweep *lossSweep // of the job, nil unless the loss is to be measured
 
 	start    int            // position of the first token
 	saved    *kvcache.Cache // as of start, if windows forbid going back; otherwise nil
@@ -322,7 +324,13 @@ func (f *feeding) begin() error {
 	s := f.s
 	f.start, f.notes, f.context = s.pos, s.notes, s.stats.ContextTokens
 	if f.job == nil && f.comp.touches(f.start, len(f.tokens)) {
-		f.job = f.comp.begin(s, f.start, f.tokens)
+		sweep, err := s.newSweep(f.tokens)
+		if err != nil {
+			return err
+		}
+		job := f.comp.begin(s, f.start, f.tokens)
+		job.sweep = sweep
+		f.job, f.sweep = job, sweep
 	}
 	if f.job != nil {
 		err := f.job.prepare()
@@ -336,6 +344,7 @@ func (f *feeding) begin() error {
 	} else {
 		f.watch = s.comp.watchDecode(s, f.first())
 	}
+	f.startReadings()
 	f.had, s.hasLogits = s.hasLogits, false
 	return nil
 }
@@ -476,6 +485,10 @@ func (f *feeding) finish(ctx context.Context) error {
 	if err := f.job.finish(ctx); err != nil {
 		return err
 	}
+	probe, err := f.sweep.finish(ctx, f.r, f.x)
+	if err != nil {
+		return err
+	}
 	logits, err := f.emitAll(ctx)
 	if err != nil {
 		return err
@@ -501,7 +514,7 @@ func (f *feeding) finish(ctx context.Context) error {
 	if f.comp != nil && f.comp != s.comp {
 		s.compressedBy(f.comp)
 	}
-	s.hasLogits = true
+	s.hasLogits, s.probe = true, probe
 	f.complete = true
 	s.cut()
 	f.job.done()
@@ -550,7 +563,7 @@ func (f *feeding) release() {
 // nothing can fail any more.
 func (f *feeding) emitAll(ctx context.Context) ([]float32, error) {
 	compute := func(dst []float32, first, n int) error { return f.r.streamLogits(ctx, dst, f.x, first, n) }
-	if f.each != nil {
+	if f.emits() {
 		if err := f.emitEach(0, len(f.tokens), f.r.logitRows(), compute); err != nil {
 			return nil, err
 		}
@@ -575,7 +588,8 @@ func (f *feeding) emitEach(from, to, rows int, compute func(dst []float32, first
 		if err := compute(buf[:k*vocab], i, k); err != nil {
 			return err
 		}
-		for j := range k {
+		f.read(i, k, buf)
+		for j := 0; j < k && f.each != nil; j++ {
 			if err := f.hand(i+j-f.skip, buf[j*vocab:(j+1)*vocab]); err != nil {
 				return err
 			}

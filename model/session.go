@@ -49,6 +49,13 @@ type SessionOptions struct {
 	// bytes per token and four rows of logits.
 	Lookup bool
 
+	// ProbeLoss, if not nil, keeps what measuring the loss of compression needs. A prefill
+	// without compression keeps the first readings of its tokens, at the cost of logits for
+	// each and 8 bytes per token, for [Session.ProbeLoss]. A prefill that compresses
+	// sends the passages of the sweep through every layer before it is cut, which
+	// takes 42 more entries per head of one layer; [Session.LossProbe] is the result.
+	ProbeLoss *LossOptions
+
 	// Progress, if not nil, is called from time to time during a prefill with
 	// the work done and the total work in token-layers.
 	Progress func(done, total int)
@@ -100,6 +107,9 @@ type Session struct {
 	// While the cache is still being loaded: waits for the entries of a layer and of those
 	// before it. See Model.LoadAndPrefill.
 	await func(layer int) error
+
+	readings []float64  // [≤ pos] of first readings, see SessionOptions.ProbeLoss
+	probe    *LossProbe // of the last prefill that compressed, likewise
 
 	stats SessionStats
 	saved *lukv.Policy // of a loaded session's file
@@ -264,7 +274,7 @@ func (s *Session) commit(tokens []int32) {
 
 // begin forgets what an empty session must no longer know.
 func (s *Session) begin() {
-	s.renumbered, s.notes, s.saved, s.stats.ContextTokens = false, nil, nil, 0
+	s.renumbered, s.notes, s.saved, s.probe, s.stats.ContextTokens = false, nil, nil, nil, 0
 	if s.comp != nil {
 		s.comp.reset()
 	}
@@ -319,6 +329,7 @@ func (s *Session) Truncate(n int) error {
 	s.comp.rewind(s, n)
 	s.lookup.forget()
 	s.pos, s.tokens, s.pending, s.hasLogits = n, s.tokens[:n], nil, false
+	s.trimReadings()
 	if n == 0 {
 		s.begin()
 	}
@@ -392,6 +403,7 @@ func (s *Session) fork(opts ...ForkOption) (*Session, error) {
 		renumbered: s.renumbered, long: s.long,
 		logits: slices.Clone(s.logits), hasLogits: s.hasLogits, stats: s.stats,
 		saved: s.saved, notes: slices.Clone(s.notes),
+		readings: slices.Clone(s.readings), probe: s.probe,
 	}
 	f.one[0] = f
 	if err := f.takeTokens(0); err != nil {

@@ -116,7 +116,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, a *answering, fo
 			return nil
 		}
 		timers[k].end(stream)
-		sum.add(stream, &a.queries[k], a.document)
+		sum.add(stream, &a.queries[k], a.document, a.loss)
 	}
 	return format.end(w, out, sum)
 }
@@ -153,7 +153,7 @@ func (c *collected) add(e *answerEvent) error {
 }
 
 // add adds the tokens and the cache of a prompt whose answers are complete.
-func (o *outcome) add(stream *engine.Stream, q *engine.Request, document string) {
+func (o *outcome) add(stream *engine.Stream, q *engine.Request, document string, loss *estimatedLoss) {
 	u := stream.Usage()
 	o.tokens.Prompt += u.Prompt
 	o.tokens.Cached += u.Cached
@@ -163,7 +163,7 @@ func (o *outcome) add(stream *engine.Stream, q *engine.Request, document string)
 		return
 	}
 	if o.cache == nil {
-		o.cache = &cacheUse{Document: document}
+		o.cache = &cacheUse{Document: document, Loss: loss}
 	}
 	o.cache.add(stream.Cache())
 }

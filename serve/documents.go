@@ -180,6 +180,7 @@ type document struct {
 	owner, text, salt string
 	stored            string // names its cache, see [engine.Engine.StoredPrefix]
 	policy            *lukv.Policy
+	loss              *estimatedLoss     // measured by the upload, nil if nobody asked; later in Cache
 	date              time.Time          // for the template, so that the prompt never changes
 	cancel            context.CancelFunc // ends its processing
 	progress          func() float64     // of its processing

@@ -96,7 +96,7 @@ func (s *Server) putDocument(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	doc, q, err := s.newDocument(r, f, v)
+	doc, q, err := s.newDocument(r, f, v, wait == "false")
 	if err != nil {
 		return err
 	}
@@ -123,13 +123,14 @@ func (s *Server) putDocument(w http.ResponseWriter, r *http.Request) error {
 
 // newDocument returns the document that a request describes, and the request that reads
 // it.
-func (s *Server) newDocument(r *http.Request, f *fields, v *served) (*document, engine.Request, error) {
+func (s *Server) newDocument(r *http.Request, f *fields, v *served, later bool) (*document, engine.Request, error) {
 	var none engine.Request
 	doc := &document{
 		Object: "document", Created: time.Now().Unix(), LastUsed: time.Now().Unix(), Model: v.id, Status: "ready",
 		Name: f.str("name"), owner: s.owner(r), text: strings.TrimSpace(f.str("text")), System: f.str("system"), salt: f.str("cache_salt"),
-		policy: s.compression(f, v), date: v.date,
+		policy: s.compression(f, v, lossFields...), date: v.date,
 	}
+	ask := lossRequestOf(f)
 	switch {
 	case !f.has("text"):
 		f.fail("text", "missing")
@@ -144,11 +145,11 @@ func (s *Server) newDocument(r *http.Request, f *fields, v *served) (*document, 
 			doc.policy = &lukv.Policy{}
 		}
 	}
-	doc.Policy = doc.policy
-	q, err := doc.request(r.Context(), v)
+	q, err := s.requestFor(r, v, doc, ask, later)
 	if err != nil {
-		return nil, none, aboutText(err, v.e.MaxTokens(), "text")
+		return nil, none, err
 	}
+	doc.Policy = doc.policy
 	doc.Tokens = q.Context
 	key := fmt.Appendf(nil, "%s\x00%v\x00%s", v.m.ID(), q.Prompt, doc.policy)
 	if doc.System != "" { // some templates leave it out, but questions must repeat it all the same
@@ -165,11 +166,37 @@ func (s *Server) newDocument(r *http.Request, f *fields, v *served) (*document, 
 	return doc, q, nil
 }
 
+// requestFor returns the request that reads a document. If the upload asks for its loss, it
+// is measured first, which may choose the policy's ratio.
+func (s *Server) requestFor(r *http.Request, v *served, doc *document, ask lossRequest, later bool) (engine.Request, error) {
+	if ask.chooses {
+		doc.policy.Ratio = unchosenRatio
+	}
+	q, err := doc.request(r.Context(), v)
+	if err != nil {
+		return q, aboutText(err, v.e.MaxTokens(), "text")
+	}
+	if !ask.asked() {
+		return q, nil
+	}
+	if later {
+		return q, invalid("wait", "found wait=false with kv_compression.max_loss or measure_loss, expected wait=true")
+	}
+	loss, policy, err := s.chooseCompression(r, v, q, doc.policy, ask)
+	if err != nil {
+		return q, err
+	}
+	doc.loss, doc.policy = newEstimatedLoss(loss), policy
+	q, err = doc.request(r.Context(), v)
+	return q, err
+}
+
 // readNow reads a document.
 func (s *Server) readNow(r *http.Request, v *served, doc *document, q engine.Request) error {
 	stream, err := s.read(r, v, q)
 	if err == nil {
 		doc.Cache = newCacheUse(stream.Cache(), doc.ID)
+		doc.Cache.Loss = doc.loss
 	}
 	return err
 }
@@ -177,7 +204,7 @@ func (s *Server) readNow(r *http.Request, v *served, doc *document, q engine.Req
 // remember adds a document that has been read to the server's, and saves it if they are
 // kept on disk. It returns the older one with the same contents if there is one.
 func (s *Server) remember(doc *document) (*document, int, error) {
-	if old, err := s.docs.find(doc.owner, doc.ID); err == nil && old.Status == "ready" {
+	if old, err := s.docs.find(doc.owner, doc.ID); err == nil && old.Status == "ready" && (doc.loss == nil || old.Cache.Loss != nil) {
 		return old, http.StatusOK, nil
 	}
 	own := *doc // its LastUsed will change
@@ -243,6 +270,7 @@ func (s *Server) finishDocument(v *served, doc *document, stream *engine.Stream)
 	}()
 	if err = readAll(stream, v); err == nil {
 		doc.Cache = newCacheUse(stream.Cache(), doc.ID)
+		doc.Cache.Loss = doc.loss
 	}
 	return err
 }

@@ -75,6 +75,9 @@ func (b *scrape) sample(name string, value float64, labels ...string) {
 // metrics are the measurements of a model's requests.
 type metrics struct {
 	first, between, whole, queued, prefill, decode histogram
+
+	lost       histogram // shares of documents' facts that were lost, as seconds
+	unmeasured atomic.Int64
 }
 
 // timing follows one request.
@@ -196,6 +199,11 @@ func (s *Server) writeMetrics(w http.ResponseWriter, _ *http.Request) {
 	for i, sl := range order {
 		b.sample("lukv:prefix_store_bytes", float64(stats[i].PrefixCacheBytes), "model_name", sl.id, "tier", "memory")
 		b.sample("lukv:prefix_store_bytes", float64(stats[i].StoredBytes), "model_name", sl.id, "tier", "disk")
+	}
+	histograms("lukv:kv_estimated_loss", func(m *metrics) *histogram { return &m.lost })
+	b.family("lukv:kv_loss_unmeasured", "counter")
+	for _, sl := range order {
+		b.sample("lukv:kv_loss_unmeasured", float64(sl.metrics.unmeasured.Load()), "model_name", sl.id)
 	}
 	b.family("lukv:model_loaded", "gauge")
 	for i, sl := range order {

@@ -42,7 +42,8 @@ type sharedFields struct {
 	// The request for compression; see [Server.resolve].
 	policy   *lukv.Policy
 	context  string
-	document string // its id
+	document string         // its id
+	loss     *estimatedLoss // of the document, nil if it is not known
 }
 
 // sharedFields reads the fields that chat and text completions have in common; the answer
@@ -88,6 +89,9 @@ func (s *Server) resolve(r *http.Request, c *sharedFields) (*document, error) {
 		return nil, err
 	}
 	c.policy, c.context = doc.policy, doc.text
+	if doc.Cache != nil {
+		c.loss = doc.Cache.Loss
+	}
 	if c.q.Salt == "" {
 		c.q.Salt = doc.salt
 	}
@@ -303,6 +307,8 @@ type cacheUse struct {
 	FullBytes   int64   `json:"full_bytes"`
 	Ratio       float64 `json:"ratio"`
 	Document    string  `json:"document,omitempty"`
+
+	Loss *estimatedLoss `json:"estimated_loss,omitempty"` // of the document
 }
 
 func newCacheUse(c engine.CacheUse, document string) *cacheUse {

@@ -125,6 +125,7 @@ func (r *chatter) apply() error {
 	r.conv.Sampling, r.conv.Stop, r.conv.KeepTurns = sampling, r.Stop, r.KeepTurns
 	r.conv.Session = r.session()
 	r.conv.Session.Compression = policy
+	r.conv.MaxLoss, r.conv.MeasureLoss = r.MaxLoss, r.MeasureLoss
 	return nil
 }
 
@@ -411,6 +412,7 @@ func (r *chatter) load(path string) error {
 	}
 	p.clear()
 	r.e.advise(r.conv.Held())
+	r.e.adviseLoss(r.conv.Loss, r.MaxLoss != nil)
 	if r.term != nil {
 		r.describe()
 	}

@@ -198,6 +198,7 @@ func (r *chatter) set(arg string) error {
 		}
 		p.clear()
 		r.e.advise(r.conv.Held())
+		r.e.adviseLoss(r.conv.Loss, r.MaxLoss != nil)
 		r.describe()
 		return nil
 	}
@@ -207,7 +208,7 @@ func (r *chatter) set(arg string) error {
 // compression returns the policy that the settings describe, nil if none. Metric
 // and allocator may be chosen before there is a ratio.
 func (c *chatCmd) compression(m *model.Model) (*lukv.Policy, error) {
-	if c.Policy == "" && c.Ratio == 0 && c.BudgetTokens == 0 && c.BudgetBytes == 0 && c.Decode == "" && c.Preset == "" {
+	if c.Policy == "" && c.Ratio == 0 && c.BudgetTokens == 0 && c.BudgetBytes == 0 && c.MaxLoss == nil && c.Decode == "" && c.Preset == "" {
 		_, err := c.fromFlags()
 		return nil, err
 	}

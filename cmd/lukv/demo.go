@@ -210,7 +210,7 @@ func (d *demo) measure() error {
 		if err != nil {
 			return err
 		}
-		d.result.Methods = append(d.result.Methods, evalMethod{m.Name, policy})
+		d.result.Methods = append(d.result.Methods, evalMethod{Name: m.Name, Policy: policy})
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -41,6 +42,8 @@ type evalCmd struct {
 	Decode      string   `group:"policy" placeholder:"JSON" help:"Also compress while decoding."`
 	Compat      bool     `group:"policy" help:"Round budgets like older versions of kvpress."`
 	NoFull      bool     `group:"policy" help:"Skip the full cache."`
+	MaxLoss     []string `group:"policy" sep:"none" placeholder:"B,…" help:"Choose each context's ratio, in addition to ratios or instead of them: the largest of 0.1 to 0.9 and 0.95 that loses at most this share of its facts."`
+	MeasureLoss bool     `group:"policy" help:"Measure how many of the facts that the full cache can repeat from each context a method loses; --json, --items and --out have the numbers per answer."`
 	protectFlags
 
 	Limit        int     `placeholder:"N" help:"Ask at most N questions per task."`
@@ -114,6 +117,7 @@ type evalSettings struct {
 	Clean        scoring.Clean   `json:"clean"`
 	CodeSim      scoring.CodeSim `json:"code_sim"`
 	QueryAware   bool            `json:"query_aware"`
+	MeasureLoss  bool            `json:"measure_loss,omitempty"`
 	SharePrefill bool            `json:"share_prefill"`
 	Framing      dialog.Framing  `json:"framing"`
 	Measure      string          `json:"measure,omitempty"` // kl; "": score
@@ -123,6 +127,8 @@ type evalSettings struct {
 type evalMethod struct {
 	Name   string       `json:"name"`
 	Policy *lukv.Policy `json:"policy"` // as in force; null: the full cache
+
+	MaxLoss *float64 `json:"max_loss,omitempty"` // chooses the policy's ratio
 }
 
 // evalFormat is the format identifier that eval --json prints.
@@ -167,7 +173,7 @@ func (c *evalCmd) Run(e *env) error {
 	o := eval.Options{
 		Framing: framing, MaxNewTokens: c.MaxNewTokens,
 		Scoring: c.scoring(), Truncate: eval.Truncate(c.Truncate), Parallel: c.Parallel, Memory: int64(c.Memory),
-		Session: c.session(), OwnPrefills: !c.SharePrefill, QueryAware: c.QueryAware,
+		Session: c.session(), OwnPrefills: !c.SharePrefill, QueryAware: c.QueryAware, MeasureLoss: c.MeasureLoss,
 	}
 	if c.Truncate == "error" {
 		o.Truncate = eval.TruncateError
@@ -176,7 +182,7 @@ func (c *evalCmd) Run(e *env) error {
 		MaxGen: c.maxGen(), Longbench: questions.longbench,
 		Model: m.ID(), Precision: m.Precision(), CacheType: c.CacheType, MaxContext: c.MaxContext, MaxCache: int64(c.MaxCache),
 		Data: questions.data, Truncate: o.Truncate, Items: len(questions.items), Limit: c.Limit, Fraction: c.Fraction, Seed: c.Seed, MaxNewTokens: c.MaxNewTokens,
-		Match: o.Scoring.Match, Clean: o.Scoring.Clean, CodeSim: o.Scoring.CodeSim, QueryAware: c.QueryAware, SharePrefill: c.SharePrefill, Framing: framing,
+		Match: o.Scoring.Match, Clean: o.Scoring.Clean, CodeSim: o.Scoring.CodeSim, QueryAware: c.QueryAware, MeasureLoss: c.MeasureLoss, SharePrefill: c.SharePrefill, Framing: framing,
 	}
 	if dev := m.Device(); dev != nil {
 		settings.Device, settings.DeviceLayers = dev.Info().Name+", "+dev.Info().Driver, m.DeviceLayers()
@@ -189,9 +195,12 @@ func (c *evalCmd) Run(e *env) error {
 		if err != nil {
 			return fmt.Errorf("method %s: %w", x.Name, err)
 		}
-		settings.Methods = append(settings.Methods, evalMethod{x.Name, policy})
+		settings.Methods = append(settings.Methods, evalMethod{x.Name, policy, x.MaxLoss})
 	}
 	if c.Measure == "kl" {
+		if c.MeasureLoss || len(c.MaxLoss) > 0 {
+			return usage("--measure kl: found --measure-loss or --max-loss, expected neither")
+		}
 		settings.Measure = c.Measure
 		return c.divergence(e, m, questions, methods, o, settings)
 	}
@@ -487,7 +496,15 @@ func readBytes(name string, raw []byte) ([]eval.Item, []eval.DataFile, error) {
 
 // methods returns the full cache and the cross product of the flags.
 func (c *evalCmd) methods(m *model.Model) ([]eval.Method, error) {
-	budgets, err := c.budgets(0.5, 0.8, 0.9)
+	bounds, err := c.bounds()
+	if err != nil {
+		return nil, err
+	}
+	var ratios []float64
+	if len(bounds) == 0 {
+		ratios = []float64{0.5, 0.8, 0.9}
+	}
+	budgets, err := c.budgets(ratios...)
 	if err != nil {
 		return nil, err
 	}
@@ -536,12 +553,31 @@ func (c *evalCmd) methods(m *model.Model) ([]eval.Method, error) {
 			}
 			add(eval.Method{Name: shape.Name + policyName(p.Metric, p.Allocator, budget.String()), Policy: &p})
 		}
+		for _, bound := range bounds {
+			add(eval.Method{Name: shape.Name + policyName(shape.Policy.Metric, shape.Policy.Allocator, fmt.Sprintf("loss-%g", bound)), Policy: shape.Policy, MaxLoss: &bound})
+		}
 	}
 	if err := profiles.unused(); err != nil {
 		return nil, err
 	}
+	if len(bounds) > 0 && decode.Enabled() {
+		return nil, usage("--max-loss: found --decode, expected policies that compress the context only")
+	}
 	if len(out) == 0 || c.Measure == "kl" && len(out) == 1 && out[0].Policy == nil {
 		return nil, errors.New("no methods to evaluate")
+	}
+	return out, nil
+}
+
+// bounds reads the list of --max-loss.
+func (c *evalCmd) bounds() ([]float64, error) {
+	var out []float64
+	for _, s := range splitList(c.MaxLoss) {
+		x, err := strconv.ParseFloat(s, 64)
+		if err != nil || !(x >= 0 && x <= 1) {
+			return nil, usage("--max-loss: found %q, expected 0 to 1", s)
+		}
+		out = append(out, x)
 	}
 	return out, nil
 }

@@ -195,6 +195,8 @@ type policyFlags struct {
 	Ratio        float64  `group:"policy" placeholder:"R" help:"Remove this fraction of the context's cache, at least 0 and below 1 (default 0). Without a profile, expect little loss up to 0.5, and lost facts at 0.8 and more; see README."`
 	BudgetTokens int      `group:"policy" placeholder:"N" help:"Keep N entries per head on average, instead of --ratio."`
 	BudgetBytes  byteSize `group:"policy" placeholder:"SIZE" help:"Keep SIZE bytes of keys and values, instead of --ratio."`
+	MaxLoss      *float64 `group:"policy" placeholder:"B" help:"Choose the ratio, instead of --ratio: the largest of 0.1 to 0.9 and 0.95 that loses at most this share, 0 to 1, of the facts that the full cache can repeat from the context. This is measured on the context and no guarantee for an answer."`
+	MeasureLoss  bool     `group:"policy" help:"Measure how many of the facts that the full cache can repeat from the context are lost."`
 	Preset       string   `group:"policy" placeholder:"NAME" help:"Start from a published preset; other flags override parts of it: ${presets}."`
 	Metric       string   `group:"policy" placeholder:"NAME|JSON" help:"Rank entries by this metric (default key_distance, or the one of --profile): ${metrics}; or JSON with parameters. Without --metric and --allocator, the model's own profile is used if the user's cache or the program has one of learned or key_distance."`
 	Allocator    string   `group:"policy" placeholder:"NAME|JSON" help:"Divide the budget among heads by this allocator (default uniform): ${allocators}; or JSON with parameters."`
@@ -211,7 +213,7 @@ func (f *policyFlags) policy(m *model.Model, name string) (*lukv.Policy, error) 
 	var p *lukv.Policy
 	if f.Policy != "" {
 		if f.Ratio != 0 || f.BudgetTokens != 0 || f.BudgetBytes != 0 || f.Preset != "" || f.Metric != "" || f.Allocator != "" ||
-			f.Decode != "" || f.Compat || f.Sinks != nil || f.Window != nil {
+			f.Decode != "" || f.Compat || f.MaxLoss != nil || f.Sinks != nil || f.Window != nil {
 			return nil, usage("--policy: the file holds the whole policy, other compression flags cannot be given beside it")
 		}
 		data, err := inputfile.Read(f.Policy, maxInput)
@@ -284,6 +286,12 @@ func (f *policyFlags) fromFlags() (*lukv.Policy, error) {
 		return nil, err
 	}
 	p.Ratio, p.BudgetTokens, p.BudgetBytes = f.Ratio, f.BudgetTokens, int64(f.BudgetBytes)
+	if f.MaxLoss != nil {
+		if err := f.checkMaxLoss(p); err != nil {
+			return nil, err
+		}
+		p.Ratio = unchosenRatio
+	}
 	if p.Protection, err = f.protection(p.Metric); err != nil {
 		return nil, err
 	}
@@ -291,6 +299,22 @@ func (f *policyFlags) fromFlags() (*lukv.Policy, error) {
 		return nil, usageError{err}
 	}
 	return p, nil
+}
+
+// unchosenRatio stands for the ratio that --max-loss has still to choose.
+const unchosenRatio = 0.5
+
+// checkMaxLoss returns an error if --max-loss is not a bound or does not go with a policy.
+func (f *policyFlags) checkMaxLoss(p *lukv.Policy) error {
+	switch {
+	case !(*f.MaxLoss >= 0 && *f.MaxLoss <= 1):
+		return usage("--max-loss: found %g, expected 0 to 1", *f.MaxLoss)
+	case f.Ratio != 0 || f.BudgetTokens != 0 || f.BudgetBytes != 0:
+		return usage("--max-loss chooses the ratio: expected no --ratio and no budget beside it")
+	case p.Decode.Enabled():
+		return usage("--max-loss: found a policy that compresses while decoding, expected one that compresses the context only")
+	}
+	return nil
 }
 
 // shape returns the policy without budget and protection: the preset, if one is

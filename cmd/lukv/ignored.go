@@ -57,7 +57,7 @@ type flagChecker interface{ unused(given) error }
 // Flags that say how much is removed and how, how tokens are drawn, and what
 // applies only to answers.
 const (
-	budgetFlags  = "ratio budget-tokens budget-bytes"
+	budgetFlags  = "ratio budget-tokens budget-bytes max-loss"
 	shapingFlags = "preset metric allocator profile compat sinks window"
 	drawingFlags = "top-k top-p min-p"
 	answerFlags  = "answer-prefix max-tokens stop temperature top-k top-p min-p repetition-penalty seed logprobs lookup"
@@ -70,6 +70,16 @@ func (f *policyFlags) unused(g given) error {
 	}
 	if !g.any(budgetFlags+" policy") && !p.Decode.Enabled() {
 		if err := g.unused(shapingFlags, "nothing would be compressed without --ratio, --budget-tokens, --budget-bytes or --decode"); err != nil {
+			return err
+		}
+	}
+	if !g.any(budgetFlags + " policy") {
+		if err := g.unused("measure-loss", "no context would be compressed without --ratio, --budget-tokens, --budget-bytes or --policy"); err != nil {
+			return err
+		}
+	}
+	if g["max-loss"] {
+		if err := g.unused("measure-loss", "--max-loss measures the loss already"); err != nil {
 			return err
 		}
 	}
@@ -129,7 +139,7 @@ func (c *runCmd) unused(g given) error {
 			return err
 		}
 		const why = "the context of --load is compressed already, or was saved as it is"
-		if err := g.unused(budgetFlags+" trace", why); err != nil {
+		if err := g.unused(budgetFlags+" measure-loss trace", why); err != nil {
 			return err
 		}
 	}
@@ -172,6 +182,11 @@ func (c *chatCmd) unused(g given) error {
 	}
 	if !g.any(budgetFlags + " policy") {
 		if err := g.unused("keep-turns", "no turn would be compressed without --ratio, --budget-tokens or --budget-bytes"); err != nil {
+			return err
+		}
+	}
+	if g["max-loss"] {
+		if err := g.unused("keep-turns", "--max-loss chooses a ratio for the document only"); err != nil {
 			return err
 		}
 	}

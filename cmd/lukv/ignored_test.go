@@ -23,7 +23,8 @@ var alwaysUsed = map[string]string{
 	"profile": "threads precision cpu device gpu-layers output metric sinks window normalization objective scope solver " +
 		"max-steps min-retention include-question temperature npy from-npy json",
 	"eval": "threads precision cpu cache-type max-context max-cache device gpu-layers data ratio budget-tokens budget-bytes metric allocator decode compat truncate parallel out " +
-		"preset no-full sinks window limit fraction max-new-tokens match ruler-clean code-sim raw query-aware share-prefill items csv json markdown measure",
+		"preset no-full max-loss measure-loss sinks window limit fraction max-new-tokens match ruler-clean code-sim raw query-aware share-prefill items csv json markdown measure",
+	"choose":  "document metric allocator ratio sinks window json threads precision cpu cache-type max-context max-cache device gpu-layers",
 	"probe":   "output data limit max-steps threads precision cpu cache-type max-context max-cache device gpu-layers",
 	"demo":    "metric ratio limit json threads precision cpu cache-type max-context max-cache device gpu-layers",
 	"inspect": "json",
@@ -78,7 +79,9 @@ func TestNoFlagIsIgnored(t *testing.T) {
 			refuse(command, "builtin", flag)
 		}
 		refuse(command, "builtin", `--decode={"mode":"streaming","target_size":50}`, "--metric=tova")
-		for _, flag := range []string{"--ratio=0.5", "--budget-tokens=5", "--budget-bytes=1MiB"} {
+		refuse(command, "builtin", "--measure-loss")
+		refuse(command, "builtin", "--max-loss=0.1", "--measure-loss")
+		for _, flag := range []string{"--ratio=0.5", "--budget-tokens=5", "--budget-bytes=1MiB", "--max-loss=0.1"} {
 			refuse(command, "builtin", "--load", session, flag)
 			refuse(command, "builtin", flag)
 		}
@@ -88,6 +91,7 @@ func TestNoFlagIsIgnored(t *testing.T) {
 	}
 	refuse("chat", "builtin", "--load", session, "--system=Be brief")
 	refuse("chat", "builtin", "--keep-turns=2")
+	refuse("chat", "builtin", "--max-loss=0.1", "--keep-turns=2")
 	refuse("run", "builtin", "--load", session, "--system=Be brief", "x")
 	refuse("run", "builtin", "--load", session, "--policy", uniform, "x")
 	for _, flag := range []string{
@@ -118,6 +122,8 @@ func TestNoFlagIsIgnored(t *testing.T) {
 	} {
 		refuse("profile", "builtin", "-o", dir+"/p", "--from-npy", npy, flag)
 	}
+	refuse("choose", "builtin", "-d", context, "--raw")
+	refuse("choose", "builtin", "-d", context, "--profile=x")
 	refuse("eval", "builtin", "--seed=3")
 	refuse("eval", "builtin", "--profile=x")
 	refuse("eval", "builtin", "--memory=1GiB")

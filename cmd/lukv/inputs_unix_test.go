@@ -26,6 +26,7 @@ var inputCommands = []string{
 	"run builtin -c TEXT --ratio 0.5 --allocator lukv --profile % x",
 	"chat %", "chat builtin --load %", "chat builtin --policy %", "chat builtin --load TEXT --ratio 0.5 --allocator lukv --profile %",
 	"profile % -o OUT", "profile builtin -o OUT --text % --questions TEXT", "profile builtin -o OUT --text TEXT --questions %",
+	"choose % -d TEXT", "choose builtin -d %", "choose builtin -d TEXT --allocator lukv --profile %",
 	"probe % -o OUT", "probe builtin -o OUT --data %",
 	"profile builtin -o OUT --data %", "profile builtin -o OUT --from-npy %",
 	"eval % --data TEXT", "eval builtin --data %", "eval builtin --data RULER", "eval builtin --data LONGBENCH",

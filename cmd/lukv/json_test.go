@@ -17,6 +17,7 @@ func TestJSON(t *testing.T) {
 	dir := t.TempDir()
 	for _, c := range []struct{ format, args string }{
 		{"lukv run 1", "run builtin -c CONTEXT --ratio 0.5 --allocator lukv --json --logprobs 2 --max-tokens 2 --stop x question"},
+		{"lukv choose 1", "choose builtin -d CONTEXT --metric keydiff --ratio 0.5 --json"},
 		{"lukv bench 1", "bench builtin --pp 4 --tg 2 --reps 1 --ratio 0,0.5 --json"},
 		{"lukv devices 1", "devices --json"},
 		{"lukv tokenize 1", "tokenize builtin --json text"},

@@ -34,6 +34,7 @@ type cli struct {
 	Run      runCmd      `cmd:"" help:"Answer a prompt, optionally from a compressed context."`
 	Profile  profileCmd  `cmd:"" help:"Measure a model's profile, from which the allocator lukv sets each head's budget."`
 	Probe    probeCmd    `cmd:"" help:"Measure which heads retrieve the fact that a question asks for (allocator headkv)."`
+	Choose   chooseCmd   `cmd:"" help:"Rank compression policies by what they lose of your own documents."`
 	Eval     evalCmd     `cmd:"" help:"Measure the cost of compression on questions with known answers."`
 	Score    scoreCmd    `cmd:"" help:"Rescore recorded answers, without a model."`
 	Report   reportCmd   `cmd:"" help:"Tabulate evaluation results."`
@@ -187,6 +188,7 @@ func newParser(c *cli, options ...kong.Option) (*kong.Kong, error) {
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}),
 		kong.Vars{"metrics": strings.Join(lukv.Metrics(), ", ") + ", learned (with a profile)", "allocators": strings.Join(lukv.Allocators(), ", "),
 			"presets":       strings.Join(lukv.PolicyPresets(), ", "),
+			"choosemetrics": chooseMetrics,
 			"probesteps":    strconv.Itoa(embedded.ProbeSteps),
 			"shapes":        strings.Join(model.Shapes(), ", "),
 			"normalization": lukv.DefaultProfileIdentity().Normalization},

@@ -63,6 +63,10 @@ Examples:
 
   lukv run DIR -c book.txt --ratio 0.8 --trace book.trace "Who is the narrator?"
 
+  lukv run DIR -c book.txt --max-loss 0.1 "Who is the narrator?"
+
+  lukv run DIR -c book.txt --ratio 0.8 --measure-loss "Who is the narrator?"
+
   lukv run DIR -c contract.txt --lookup --stats "Quote the clauses about notice."`
 }
 
@@ -73,6 +77,7 @@ type runResult struct {
 	Finish model.FinishReason `json:"finish,omitempty"` // "stop" or "length"; "" if only saved
 	Tokens []runToken         `json:"tokens,omitempty"`
 	Stats  runStats           `json:"stats"`
+	Loss   *model.Loss        `json:"loss,omitempty"` // of the context's facts
 	Policy *lukv.Policy       `json:"policy,omitempty"`
 	Sample *samplingInfo      `json:"sampling,omitempty"`
 }
@@ -259,6 +264,9 @@ func (r *runner) run() error {
 	}
 	if r.Stats {
 		r.result.Stats.write(r.e.err, r.result.Policy)
+		if l := r.result.Loss; l != nil {
+			fmt.Fprintf(r.e.err, "%-9s %v\n", "loss", l)
+		}
 	}
 	return nil
 }
@@ -347,7 +355,7 @@ func (r *runner) begin(contextText, prompt string) (*model.Session, error) {
 		return nil, err
 	}
 	start := time.Now()
-	s, err := dialog.ReadContext(r.e.ctx, r.m, o, tokens, protected)
+	s, err := r.read(o, tokens, protected)
 	if err != nil {
 		return nil, err
 	}
@@ -358,10 +366,34 @@ func (r *runner) begin(contextText, prompt string) (*model.Session, error) {
 	p.clear()
 	r.contextDone(s, time.Since(start))
 	r.e.advise(s)
+	r.e.adviseLoss(r.result.Loss, r.MaxLoss != nil)
 	if err := r.save(s); err != nil {
 		s.Close()
 		return nil, err
 	}
+	return s, nil
+}
+
+// read reads the context and measures the loss of its compression if a flag asks for it.
+func (r *runner) read(o model.SessionOptions, tokens []int32, protected int) (*model.Session, error) {
+	if r.MaxLoss != nil {
+		s, loss, err := dialog.ReadContextWithin(r.e.ctx, r.m, o, tokens, protected, *r.MaxLoss)
+		r.result.Loss = &loss
+		return s, err
+	}
+	if r.MeasureLoss {
+		o.ProbeLoss = new(model.LossOptions)
+	}
+	s, err := dialog.ReadContext(r.e.ctx, r.m, o, tokens, protected)
+	if err != nil || !r.MeasureLoss {
+		return s, err
+	}
+	loss, err := dialog.Loss(r.e.ctx, s)
+	if err != nil {
+		s.Close()
+		return nil, err
+	}
+	r.result.Loss = &loss
 	return s, nil
 }
 
@@ -485,6 +517,25 @@ func budgeted(p *lukv.Policy) bool {
 func (e *env) advise(s *model.Session) {
 	for _, note := range s.Notes() {
 		e.note("note: %s", note)
+	}
+}
+
+// notableLoss is the share of lost facts above which a warning is due.
+const notableLoss = 0.1
+
+// adviseLoss says what a context lost, nil: nobody asked; bounded says that a bound was
+// given.
+func (e *env) adviseLoss(l *model.Loss, bounded bool) {
+	switch {
+	case l == nil:
+	case !l.Measured() && bounded:
+		e.note("note: loss %v; the context is not compressed", l)
+	case !l.Measured():
+		e.note("note: loss %v", l)
+	case !bounded && l.Share() > notableLoss:
+		e.note("warning: %v: what the context says is partly lost; --max-loss bounds this", l)
+	default:
+		e.note("%v", l)
 	}
 }
 

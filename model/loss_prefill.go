@@ -1,0 +1,159 @@
+package model
+
+import (
+	"context"
+	"fmt"
+)
+
+// lossSweep accompanies a layer-by-layer prefill with the passages of a sweep: when a layer
+// has the whole context, each of them passes through it and sees its full cache, and its
+// entries are removed before the layer is cut. So the full cache's answers are known though
+// there never was one. A nil sweep does nothing.
+type lossSweep struct {
+	o       LossOptions
+	p       *LossProbe
+	streams []*stream // of the tails
+	layer   int       // in progress
+	next    int       // its next tail
+}
+
+// newSweep returns the sweep over a span of tokens at the session's position, nil unless
+// the session's options ask for one.
+func (s *Session) newSweep(tokens []int32) (*lossSweep, error) {
+	if s.opts.ProbeLoss == nil {
+		return nil, nil
+	}
+	o, err := s.opts.ProbeLoss.withDefaults(s.m)
+	if err != nil {
+		return nil, fmt.Errorf("measure the loss: %w", err)
+	}
+	all := append(append(make([]int32, 0, s.pos+len(tokens)), s.tokens...), tokens...)
+	w := &lossSweep{o: o, p: newLossProbe(s, all, Span{s.pos, s.pos + len(tokens)}, o)}
+	w.p.take(passagesByPosition(len(tokens)))
+	return w, nil
+}
+
+// rows returns the number of tokens that pass through each layer.
+func (w *lossSweep) rows() int {
+	if w == nil {
+		return 0
+	}
+	return w.p.rows()
+}
+
+// embed makes the streams, before the first layer runs.
+func (w *lossSweep) embed(r *run) error {
+	if w == nil {
+		return nil
+	}
+	for i := range w.p.passages {
+		x, err := r.newStream(w.p.tail(&w.p.passages[i]))
+		if err != nil {
+			return fmt.Errorf("measure the loss: %w", err)
+		}
+		w.streams = append(w.streams, x)
+	}
+	return nil
+}
+
+// piece runs the next passage through a layer whose cache holds the whole context; rows is
+// 0 when all have passed.
+func (w *lossSweep) piece(ctx context.Context, r *run, s *Session, at int) (rows int, err error) {
+	if w == nil {
+		return 0, nil
+	}
+	if w.layer != at {
+		w.layer, w.next = at, 0
+	}
+	if w.next == len(w.streams) {
+		return 0, nil
+	}
+	x, end := w.streams[w.next], w.p.span.To
+	w.next++
+	n := len(x.tokens)
+	for from := 0; from < n && err == nil; {
+		rows := min(n-from, s.opts.ChunkTokens, r.cap)
+		r.reset()
+		r.add(s, end-s.pos+from, rows, end+n, nil)
+		err = r.forwardLayer(ctx, at, x, from)
+		from += rows
+	}
+	if cut := s.cache.Truncate(int32(end)); err == nil {
+		err = cut
+	}
+	if err != nil {
+		return 0, fmt.Errorf("measure the loss: %w", err)
+	}
+	return n, nil
+}
+
+// finish returns the probe; the streams have passed through all layers, as has that of the
+// span, x.
+func (w *lossSweep) finish(ctx context.Context, r *run, x *stream) (*LossProbe, error) {
+	if w == nil {
+		return nil, nil
+	}
+	vocab, rows := r.m.cfg.Vocab, r.logitRows()
+	logits := r.room(rows, vocab)
+	each := func(x *stream, first, last int, fn func(row int, logits []float32)) error {
+		for from := first; from < last; from += rows {
+			n := min(rows, last-from)
+			if err := r.streamLogits(ctx, logits[:n*vocab], x, from, n); err != nil {
+				return err
+			}
+			for i := range n {
+				fn(from+i, logits[i*vocab:(i+1)*vocab])
+			}
+		}
+		return nil
+	}
+	readings := map[int]float64{} // by position
+	answers, start := newRecall(w.p), w.p.span.From
+	for i := range w.p.passages {
+		c := &w.p.passages[i]
+		err := each(x, c.from+lossRead-1-start, c.to-1-start, func(row int, logits []float32) {
+			t := start + row + 1
+			readings[t] = LogProb(logits, w.p.tokens[t])
+		})
+		if err == nil {
+			err = each(w.streams[i], len(w.p.frame)+lossRead-1, len(w.streams[i].tokens), func(row int, logits []float32) {
+				if at, ok := w.p.counts(c, row); ok {
+					answers.row(i, at, logits)
+				}
+			})
+		}
+		if err != nil {
+			return nil, fmt.Errorf("measure the loss: %w", err)
+		}
+	}
+	w.p.settle(answers, func(t int) float64 { return readings[t] }, w.o)
+	return w.p, nil
+}
+
+// close frees the streams.
+func (w *lossSweep) close() {
+	if w == nil {
+		return
+	}
+	for _, x := range w.streams {
+		x.close()
+	}
+	w.streams = nil
+}
+
+// LossProbe returns the probe of the session's last prefill that compressed, made by its
+// sweep, to measure the session's own loss with; nil without SessionOptions.ProbeLoss or
+// such a prefill.
+func (s *Session) LossProbe() *LossProbe {
+	defer s.quiet()()
+	return s.probe
+}
+
+// sweepNeed returns the bytes that a sweep adds to a layer while passing through it.
+func (n *needCounter) sweepNeed(o *LossOptions) int64 {
+	if o == nil {
+		return 0
+	}
+	const frame = 8 // tokens before a passage, rounded up
+	return n.bytes((n.pages(sweepTokens+max(frame, len(o.Frame))) + 1) * int64(n.m.cfg.KVHeads))
+}
