@@ -55,8 +55,8 @@ func (l PageLayout) ValuesAt() int { return l.PageEntries * l.KeyBytes() }
 // PositionsAt is the offset of the positions in bytes.
 func (l PageLayout) PositionsAt() int { return l.ValuesAt() + l.PageEntries*l.ValueBytes() }
 
-// Bytes is the size of a page.
-func (l PageLayout) Bytes() int { return l.PositionsAt() + 4*l.PageEntries }
+// Bytes is the size of a page, rounded up to a multiple of 64.
+func (l PageLayout) Bytes() int { return (l.PositionsAt() + 4*l.PageEntries + 63) &^ 63 }
 
 // KeyElement is the index, from the start of floating-point keys, of the first element of
 // an entry's key; the others follow at distances of TileEntries.
