@@ -94,7 +94,7 @@ var ones = func() (x [512]float32) {
 // scalesOf sets s to the scales in a group of the n entries of a page from entry on.
 func (r *IntRows) scalesOf(s []float32, side unsafe.Pointer, entry, group int) {
 	p := r.scale(side, entry, group)
-	if r.Type == tensor.I8 {
+	if r.typ == tensor.I8 {
 		copy(s, unsafe.Slice((*float32)(p), len(s)))
 		return
 	}
@@ -124,14 +124,14 @@ func (kv *KV) at(slot int) (*Page, int) {
 // scoresIntPortable sets p[j] to the scaled score of q with logical slot from+j.
 func scoresIntPortable(p []float32, q *query, kv *KV, from int) {
 	r, _ := kv.layout().IntKeys()
-	n, size := groups(r.Type, r.HeadDim)
+	n, size := groups(r.typ, r.dim)
 	var record [maxIntRow]byte
 	var k [512]int8
 	var s [1]float32
 	for j := range p {
 		page, e := kv.at(from + j)
 		r.Read(record[:], page.K, e)
-		r.unpack(k[:r.HeadDim], record[:])
+		r.unpack(k[:r.dim], record[:])
 		t := float32(0)
 		for g := range n {
 			r.scalesOf(s[:], page.K, e, g)
@@ -144,7 +144,7 @@ func scoresIntPortable(p []float32, q *query, kv *KV, from int) {
 
 // unpack sets q to the integers of a record.
 func (r *IntRows) unpack(q []int8, record []byte) {
-	if r.Type == tensor.I8 {
+	if r.typ == tensor.I8 {
 		copy(q, unsafe.Slice((*int8)(unsafe.Pointer(unsafe.SliceData(record))), len(q)))
 		return
 	}
@@ -165,7 +165,7 @@ func dotInt16(n []int16, q []int8) int32 {
 // from+1, …, with the weights p, in one block.
 func valuesIntPortable(acc, p []float32, kv *KV, from int) {
 	r, _ := kv.layout().IntValues()
-	count, size := groups(r.Type, r.HeadDim)
+	count, size := groups(r.typ, r.dim)
 	var record [maxIntRow]byte
 	var v [512]int8
 	var s [BlockEntries]float32
@@ -182,7 +182,7 @@ func valuesIntPortable(acc, p []float32, kv *KV, from int) {
 	for j := range p {
 		page, e := kv.at(from + j)
 		r.Read(record[:], page.V, e)
-		r.unpack(v[:r.HeadDim], record[:])
+		r.unpack(v[:r.dim], record[:])
 		for d := range acc {
 			sums[d] += int32(w[d/size][j]) * int32(v[d])
 		}

@@ -60,14 +60,14 @@ func wholeTiles(n int) int { return (n + TileEntries - 1) &^ (TileEntries - 1) }
 // intKeys sets a to n keys of a page from an entry on, whole tiles.
 func (kv *KV) intKeys(a *intScores, s *intScratch, page *Page, e, n int) {
 	r, _ := kv.layout().IntKeys()
-	count, size := groups(r.Type, r.HeadDim)
+	count, size := groups(r.typ, r.dim)
 	a.pairs, a.groups, a.tiles = size/2, count, n/TileEntries
-	k := unsafe.Add(page.K, cellBytes(r.Type, e*r.HeadDim))
-	if r.Type == tensor.I8 {
+	k := unsafe.Add(page.K, cellBytes(r.typ, e*r.dim))
+	if r.typ == tensor.I8 {
 		a.k, a.scales, a.step = k, (*float32)(r.scale(page.K, e, 0)), 0
 		return
 	}
-	unpackInt4(unsafe.Pointer(&s.panel[0]), k, n*r.HeadDim/2)
+	unpackInt4(unsafe.Pointer(&s.panel[0]), k, n*r.dim/2)
 	for g := range count {
 		r.scalesOf(s.scales[g*BlockEntries:][:n], page.K, e, g)
 	}
@@ -98,13 +98,13 @@ func (t *queryRows) intScores(base, from, to int) {
 func (t *queryRows) intValues(base, from, to int) {
 	s, kv := &t.s.ints, &t.KV
 	v, _ := kv.layout().IntValues()
-	count, size := groups(v.Type, v.HeadDim)
+	count, size := groups(v.typ, v.dim)
 	from = from &^ 1
-	if v.Type == tensor.Q4_0 {
+	if v.typ == tensor.Q4_0 {
 		for at := from; at < to; {
 			page, e, n := kv.segment(base+at, (to-at+1)&^1)
-			src := unsafe.Add(page.V, e/2*v.HeadDim)
-			unpackInt4(unsafe.Pointer(&s.panel[at*v.HeadDim]), src, n/2*v.HeadDim)
+			src := unsafe.Add(page.V, e/2*v.dim)
+			unpackInt4(unsafe.Pointer(&s.panel[at*v.dim]), src, n/2*v.dim)
 			at += n
 		}
 	}

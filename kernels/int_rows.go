@@ -52,10 +52,10 @@ import (
 // As a record, an entry's key or value is its integers in order (Q4_0: pairs of elements) and
 // then its scales, KeyBytes or ValueBytes of [PageLayout].
 type IntRows struct {
-	Type        tensor.Type // I8 or Q4_0
-	Keys        bool        // else values
-	HeadDim     int
-	PageEntries int
+	typ  tensor.Type // I8 or Q4_0
+	keys bool        // else values
+	dim  int         // HeadDim
+	page int         // PageEntries
 }
 
 // IntKeys describes the keys of pages, IntValues their values; ok is false if they are not
@@ -93,21 +93,21 @@ func cellBytes(t tensor.Type, n int) int {
 const maxIntRow = 512 + 4 // bytes of the longest record
 
 // rowBytes is the size of a record, cells that of its integers.
-func (r *IntRows) rowBytes() int { return rowBytes(r.Type, r.HeadDim) }
-func (r *IntRows) cells() int    { return cellBytes(r.Type, r.HeadDim) }
+func (r *IntRows) rowBytes() int { return rowBytes(r.typ, r.dim) }
+func (r *IntRows) cells() int    { return cellBytes(r.typ, r.dim) }
 
 // cell returns the first integer, or pair of 4 bits, of an entry, and the distance to the next.
 func (r *IntRows) cell(side unsafe.Pointer, entry int) (p unsafe.Pointer, step int) {
 	size := 2 // of a pair
-	if r.Type == tensor.Q4_0 {
+	if r.typ == tensor.Q4_0 {
 		size = 1
 	}
-	if r.Keys {
+	if r.keys {
 		tile, column := entry/TileEntries, entry%TileEntries
-		return unsafe.Add(side, (tile*r.HeadDim/2*TileEntries+column)*size), TileEntries * size
+		return unsafe.Add(side, (tile*r.dim/2*TileEntries+column)*size), TileEntries * size
 	}
-	p = unsafe.Add(side, entry/2*r.HeadDim*size)
-	if r.Type == tensor.I8 {
+	p = unsafe.Add(side, entry/2*r.dim*size)
+	if r.typ == tensor.I8 {
 		p = unsafe.Add(p, entry%2)
 	}
 	return p, size
@@ -115,11 +115,11 @@ func (r *IntRows) cell(side unsafe.Pointer, entry int) (p unsafe.Pointer, step i
 
 // scale returns an entry's scale in a group.
 func (r *IntRows) scale(side unsafe.Pointer, entry, group int) unsafe.Pointer {
-	p := unsafe.Add(side, r.PageEntries*r.cells())
-	if r.Type == tensor.I8 {
+	p := unsafe.Add(side, r.page*r.cells())
+	if r.typ == tensor.I8 {
 		return unsafe.Add(p, 4*entry)
 	}
-	return unsafe.Add(p, 2*(group*r.PageEntries+entry))
+	return unsafe.Add(p, 2*(group*r.page+entry))
 }
 
 // Read sets record to that of an entry of the keys or values at side.
@@ -127,12 +127,12 @@ func (r IntRows) Read(record []byte, side unsafe.Pointer, entry int) {
 	p, step := r.cell(side, entry)
 	q := record[:r.cells()]
 	switch {
-	case r.Type == tensor.I8 && r.Keys:
+	case r.typ == tensor.I8 && r.keys:
 		for i := 0; i < len(q); i += 2 {
 			pair := (*[2]byte)(unsafe.Add(p, i/2*step))
 			q[i], q[i+1] = pair[0], pair[1]
 		}
-	case r.Type == tensor.I8 || r.Keys:
+	case r.typ == tensor.I8 || r.keys:
 		for i := range q {
 			q[i] = *(*byte)(unsafe.Add(p, i*step))
 		}
@@ -144,7 +144,7 @@ func (r IntRows) Read(record []byte, side unsafe.Pointer, entry int) {
 		}
 	}
 	rest, size := record[len(q):r.rowBytes()], 2
-	if r.Type == tensor.I8 {
+	if r.typ == tensor.I8 {
 		size = 4
 	}
 	for g := 0; len(rest) > 0; g++ {
@@ -158,11 +158,11 @@ func (r IntRows) Write(side unsafe.Pointer, entry int, record []byte) {
 	p, step := r.cell(side, entry)
 	q := record[:r.cells()]
 	switch {
-	case r.Type == tensor.I8 && r.Keys:
+	case r.typ == tensor.I8 && r.keys:
 		for i := 0; i < len(q); i += 2 {
 			*(*[2]byte)(unsafe.Add(p, i/2*step)) = [2]byte{q[i], q[i+1]}
 		}
-	case r.Type == tensor.I8 || r.Keys:
+	case r.typ == tensor.I8 || r.keys:
 		for i, x := range q {
 			*(*byte)(unsafe.Add(p, i*step)) = x
 		}
@@ -176,7 +176,7 @@ func (r IntRows) Write(side unsafe.Pointer, entry int, record []byte) {
 		}
 	}
 	rest, size := record[len(q):r.rowBytes()], 2
-	if r.Type == tensor.I8 {
+	if r.typ == tensor.I8 {
 		size = 4
 	}
 	for g := 0; len(rest) > 0; g++ {
@@ -190,10 +190,10 @@ func (r IntRows) Write(side unsafe.Pointer, entry int, record []byte) {
 func (r IntRows) Store(c CPU, side unsafe.Pointer, entry int, x []float32) {
 	var buf [maxIntRow]byte
 	record := buf[:r.rowBytes()]
-	if r.Type == tensor.I8 {
-		q := unsafe.Slice((*int8)(unsafe.Pointer(&buf)), r.HeadDim)
+	if r.typ == tensor.I8 {
+		q := unsafe.Slice((*int8)(unsafe.Pointer(&buf)), r.dim)
 		s := c.roundInt8Row(q, x)
-		binary.LittleEndian.PutUint32(record[r.HeadDim:], math.Float32bits(s))
+		binary.LittleEndian.PutUint32(record[r.dim:], math.Float32bits(s))
 	} else {
 		roundInt4(record, x)
 	}
@@ -205,15 +205,15 @@ func (r IntRows) Load(side unsafe.Pointer, entry int, x []float32) {
 	var buf [maxIntRow]byte
 	record := buf[:r.rowBytes()]
 	r.Read(record, side, entry)
-	if r.Type == tensor.I8 {
-		s := math.Float32frombits(binary.LittleEndian.Uint32(record[r.HeadDim:]))
+	if r.typ == tensor.I8 {
+		s := math.Float32frombits(binary.LittleEndian.Uint32(record[r.dim:]))
 		for i := range x {
 			x[i] = float32(int8(record[i])) * s
 		}
 		return
 	}
 	for i := range x {
-		s := tensor.F16ToF32(binary.LittleEndian.Uint16(record[r.HeadDim/2+i/intGroup*2:]))
+		s := tensor.F16ToF32(binary.LittleEndian.Uint16(record[r.dim/2+i/intGroup*2:]))
 		x[i] = float32(int(record[i/2]>>(4*(i%2))&15)-8) * s
 	}
 	rotate(x)

@@ -270,10 +270,9 @@ func (s *sim) round(layer int, k, v []float32) {
 	l.PageEntries = 16
 	page := make([]byte, l.Bytes())
 	round := func(r kernels.IntRows, x []float32) {
-		for ; len(x) > 0; x = x[r.HeadDim:] {
-			r.PageEntries = 16
-			r.Store(kernels.CPU{}, unsafe.Pointer(&page[0]), 3, x[:r.HeadDim])
-			r.Load(unsafe.Pointer(&page[0]), 3, x[:r.HeadDim])
+		for ; len(x) > 0; x = x[l.HeadDim:] {
+			r.Store(kernels.CPU{}, unsafe.Pointer(&page[0]), 3, x[:l.HeadDim])
+			r.Load(unsafe.Pointer(&page[0]), 3, x[:l.HeadDim])
 		}
 	}
 	if r, ok := l.IntKeys(); ok {
