@@ -233,7 +233,7 @@ func (f *policyFlags) policy(m *model.Model, name string) (*lukv.Policy, error) 
 			return nil, err
 		}
 	}
-	if !p.Enabled() {
+	if !p.Enabled() && p.CacheType == "" {
 		return nil, nil
 	}
 	if f.Profile != "" && !p.UsesProfile() {
