@@ -47,4 +47,3 @@ func (o Options) Validate() error {
 	_, err := o.withDefaults()
 	return err
 }
-

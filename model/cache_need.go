@@ -69,7 +69,7 @@ type needCounter struct {
 	m     *Model
 	cache kvcache.Options
 	page  kernels.PageLayout // of the first layer
-	chunk int // tokens that a layer with a window holds besides its window
+	chunk int                // tokens that a layer with a window holds besides its window
 }
 
 func (n *needCounter) pages(entries int) int64 {
@@ -161,7 +161,7 @@ func (n *needCounter) repetition(plan *lukv.Compiled, context int) int64 {
 func (n *needCounter) kept(d lukv.Demand, budgets [][]int, at, before, rest int) int64 {
 	heads := n.m.cfg.KVHeads
 	if budgets == nil { // the heads of a layer compete for a common budget
-		return n.bytes(at, n.pages((before+d.Share()+rest)*heads) + int64(heads))
+		return n.bytes(at, n.pages((before+d.Share()+rest)*heads)+int64(heads))
 	}
 	pages := int64(0)
 	for _, b := range budgets[at] {

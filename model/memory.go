@@ -43,7 +43,7 @@ func (s *Session) growth(n int, comp *compression) (cache, work int64, err error
 				if win := c.Windows[at]; win > 0 {
 					after = max(held, min(after, win+count.chunk+count.page.PageEntries))
 				}
-				cache += count.bytes(at, count.pages(after) - count.pages(held))
+				cache += count.bytes(at, count.pages(after)-count.pages(held))
 			}
 		}
 		return cache, 0, nil
