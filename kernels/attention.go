@@ -216,7 +216,7 @@ func (c CPU) MergeAttention(a *AttentionArgs, b *AttentionBlocks, s *AttentionSc
 			all = mergePortable(out, values[g*d:][:d], all, stats[g])
 		}
 		finishPortable(out, all.Sum)
-		a.KV.rotateBack(out)
+		a.KV.rotateBack(CPU{}, out)
 		if a.Stats != nil {
 			a.Stats[g] = all
 		}
@@ -289,7 +289,7 @@ func attendPortable(out []float32, q *query, a *AttentionArgs, lo, hi int, s *At
 		at = end
 	}
 	finishPortable(out, all.Sum)
-	a.KV.rotateBack(out)
+	a.KV.rotateBack(CPU{}, out)
 	return all
 }
 

@@ -92,15 +92,13 @@ var ones = func() (x [512]float32) {
 }()
 
 // scalesOf sets s to the scales in a group of the n entries of a page from entry on.
-func (r *IntRows) scalesOf(s []float32, side unsafe.Pointer, entry, group int) {
+func (r *IntRows) scalesOf(c CPU, s []float32, side unsafe.Pointer, entry, group int) {
 	p := r.scale(side, entry, group)
 	if r.typ == tensor.I8 {
 		copy(s, unsafe.Slice((*float32)(p), len(s)))
 		return
 	}
-	for i := range s {
-		s[i] = tensor.F16ToF32(*(*uint16)(unsafe.Add(p, 2*i)))
-	}
+	c.Widen(s, unsafe.Slice((*byte)(p), 2*len(s)), tensor.F16)
 }
 
 // floatType returns the floating-point type that a head has, if it has one.
@@ -134,7 +132,7 @@ func scoresIntPortable(p []float32, q *query, kv *KV, from int) {
 		r.unpack(k[:r.dim], record[:])
 		t := float32(0)
 		for g := range n {
-			r.scalesOf(s[:], page.K, e, g)
+			r.scalesOf(CPU{}, s[:], page.K, e, g)
 			factor := s[0] * q.factor
 			t = fma32(float32(dotInt16(q.n[g*size:(g+1)*size], k[g*size:])), factor, t)
 		}
@@ -174,7 +172,7 @@ func valuesIntPortable(acc, p []float32, kv *KV, from int) {
 	for g := range count {
 		for j := range p {
 			page, e := kv.at(from + j)
-			r.scalesOf(s[j:j+1], page.V, e, g)
+			r.scalesOf(CPU{}, s[j:j+1], page.V, e, g)
 		}
 		f[g] = roundInt16Portable(w[g][:len(p)], p, s[:], weightMost)
 	}
@@ -206,16 +204,16 @@ func (c CPU) intQuery(n []int16, x []float32, t tensor.Type, scale float32) quer
 	if t == tensor.Q4_0 {
 		var rotated [512]float32
 		x = rotated[:copy(rotated[:], x)]
-		rotate(x)
+		c.rotate(x)
 	}
 	f := c.roundInt16(n, x, ones[:], queryMost)
 	return query{n: n, factor: f * scale}
 }
 
 // rotateBack undoes the rotation of values in a result of attention.
-func (kv *KV) rotateBack(out []float32) {
+func (kv *KV) rotateBack(c CPU, out []float32) {
 	if kv.valueType() == tensor.Q4_0 {
-		rotate(out)
+		c.rotate(out)
 	}
 }
 

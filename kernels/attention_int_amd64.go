@@ -88,3 +88,27 @@ func (c CPU) roundInt16(n []int16, x, s []float32, magnitude float32) float32 {
 // n pairs of 4 bits.
 func scaleInts(x *float32, n int, factor float32) { scaleIntsAVX2(x, n, factor) }
 func unpackInt4(dst, src unsafe.Pointer, n int)   { unpackInt4AVX2(dst, src, n) }
+
+//go:noescape
+func rotateAVX2(x *float32, n int, factor float32)
+
+//go:noescape
+func nibblesAVX2(dst *byte, x *float32, s float32)
+
+// rotateAsm rotates one part, if c can.
+func (c CPU) rotateAsm(x []float32, factor float32) bool {
+	if !c.AVX2 || len(x) < 8 {
+		return false
+	}
+	rotateAVX2(&x[0], len(x), factor)
+	return true
+}
+
+// nibblesAsm sets q to the pairs of a group with scale s, if c can.
+func (c CPU) nibblesAsm(q []byte, x []float32, s float32) bool {
+	if !c.AVX2 || s == 0 || s != s {
+		return false
+	}
+	nibblesAVX2(&q[0], &x[0], s)
+	return true
+}

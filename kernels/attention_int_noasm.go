@@ -9,3 +9,6 @@ func (c CPU) roundInt16(n []int16, x, s []float32, magnitude float32) float32 {
 }
 
 func (c CPU) scoresIntAsm(dst []float32, q *query, kv *KV, from int) bool { return false }
+
+func (c CPU) rotateAsm(x []float32, factor float32) bool       { return false }
+func (c CPU) nibblesAsm(q []byte, x []float32, s float32) bool { return false }

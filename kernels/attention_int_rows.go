@@ -58,7 +58,7 @@ func (kv *KV) segment(slot, n int) (page *Page, entry, count int) {
 func wholeTiles(n int) int { return (n + TileEntries - 1) &^ (TileEntries - 1) }
 
 // intKeys sets a to n keys of a page from an entry on, whole tiles.
-func (kv *KV) intKeys(a *intScores, s *intScratch, page *Page, e, n int) {
+func (kv *KV) intKeys(c CPU, a *intScores, s *intScratch, page *Page, e, n int) {
 	r, _ := kv.layout().IntKeys()
 	count, size := groups(r.typ, r.dim)
 	a.pairs, a.groups, a.tiles = size/2, count, n/TileEntries
@@ -69,7 +69,7 @@ func (kv *KV) intKeys(a *intScores, s *intScratch, page *Page, e, n int) {
 	}
 	unpackInt4(unsafe.Pointer(&s.panel[0]), k, n*r.dim/2)
 	for g := range count {
-		r.scalesOf(s.scales[g*BlockEntries:][:n], page.K, e, g)
+		r.scalesOf(c, s.scales[g*BlockEntries:][:n], page.K, e, g)
 	}
 	a.k, a.scales, a.step = unsafe.Pointer(&s.panel[0]), &s.scales[0], 4*BlockEntries
 }
@@ -80,7 +80,7 @@ func (t *queryRows) intScores(base, from, to int) {
 	for at := from &^ (TileEntries - 1); at < to; {
 		page, e, n := kv.segment(base+at, min(wholeTiles(to-at), intTiles*TileEntries))
 		end := at + n
-		kv.intKeys(a, &s.ints, page, e, n)
+		kv.intKeys(t.c, a, &s.ints, page, e, n)
 		a.next = kv.value(base + at)
 		for r := 0; r < t.n; r += 4 {
 			if s.hi[r+3] <= at || s.lo[r] >= end {
@@ -111,7 +111,7 @@ func (t *queryRows) intValues(base, from, to int) {
 	for g := range count {
 		for at := from; at < to; {
 			page, e, n := kv.segment(base+at, to-at)
-			v.scalesOf(s.scales[at:at+n], page.V, e, g)
+			v.scalesOf(t.c, s.scales[at:at+n], page.V, e, g)
 			at += n
 		}
 		for r := range t.padded {
@@ -202,7 +202,7 @@ func (c CPU) scoresIntAsm(dst []float32, q *query, kv *KV, from int) bool {
 	for j := 0; j < len(dst); {
 		skip := (from + j) % TileEntries
 		page, e, n := kv.segment(from+j-skip, min(wholeTiles(skip+len(dst)-j), intTiles*TileEntries))
-		kv.intKeys(&a, &s.ints, page, e, n)
+		kv.intKeys(c, &a, &s.ints, page, e, n)
 		a.next = a.k
 		c.runScores(&a)
 		j += copy(dst[j:], s.p[skip:n])

@@ -188,7 +188,7 @@ func (c CPU) mergeAsm(a *AttentionArgs, b *AttentionBlocks, s *AttentionScratch)
 			clear(out)
 		} else {
 			divideAsm(&out[0], &sum[0], d, all.Sum)
-			a.KV.rotateBack(out)
+			a.KV.rotateBack(c, out)
 		}
 		if a.Stats != nil {
 			a.Stats[g] = *all
@@ -370,7 +370,7 @@ func (t *queryRows) run() {
 			clear(out)
 		} else {
 			divideAsm(&out[0], &s.out[r*attentionStride], d, s.all[r].Sum)
-			t.KV.rotateBack(out)
+			t.KV.rotateBack(t.c, out)
 		}
 		if t.Stats != nil {
 			t.Stats[t.from+r] = s.all[r]

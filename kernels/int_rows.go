@@ -195,13 +195,13 @@ func (r IntRows) Store(c CPU, side unsafe.Pointer, entry int, x []float32) {
 		s := c.roundInt8Row(q, x)
 		binary.LittleEndian.PutUint32(record[r.dim:], math.Float32bits(s))
 	} else {
-		roundInt4(record, x)
+		c.roundInt4(record, x)
 	}
 	r.Write(side, entry, record)
 }
 
 // Load is the inverse of Store: it sets x [HeadDim] to the elements of an entry.
-func (r IntRows) Load(side unsafe.Pointer, entry int, x []float32) {
+func (r IntRows) Load(c CPU, side unsafe.Pointer, entry int, x []float32) {
 	var buf [maxIntRow]byte
 	record := buf[:r.rowBytes()]
 	r.Read(record, side, entry)
@@ -216,7 +216,7 @@ func (r IntRows) Load(side unsafe.Pointer, entry int, x []float32) {
 		s := tensor.F16ToF32(binary.LittleEndian.Uint16(record[r.dim/2+i/intGroup*2:]))
 		x[i] = float32(int(record[i/2]>>(4*(i%2))&15)-8) * s
 	}
-	rotate(x)
+	c.rotate(x)
 }
 
 // roundInt8Row rounds a row of 8-bit integers and returns its scale.
@@ -228,11 +228,11 @@ func (c CPU) roundInt8Row(q []int8, x []float32) float32 {
 }
 
 // roundInt4 sets record to that of x in 4 bits.
-func roundInt4(record []byte, x []float32) {
+func (c CPU) roundInt4(record []byte, x []float32) {
 	var buf [2 * maxIntRow]float32
 	y := buf[:len(x)]
 	copy(y, x)
-	rotate(y)
+	c.rotate(y)
 	q := record[:len(x)/2]
 	for g := 0; g < len(y); g += intGroup {
 		part := y[g : g+intGroup]
@@ -241,8 +241,10 @@ func roundInt4(record []byte, x []float32) {
 			h = 0x7e00
 		}
 		s := tensor.F16ToF32(h)
-		for i := 0; i < intGroup; i += 2 {
-			q[(g+i)/2] = nibble(part[i], s) | nibble(part[i+1], s)<<4
+		if !c.nibblesAsm(q[g/2:(g+intGroup)/2], part, s) {
+			for i := 0; i < intGroup; i += 2 {
+				q[(g+i)/2] = nibble(part[i], s) | nibble(part[i+1], s)<<4
+			}
 		}
 		binary.LittleEndian.PutUint16(record[len(q)+g/intGroup*2:], h)
 	}
@@ -265,11 +267,14 @@ func largest(x []float32) float32 {
 }
 
 // rotate multiplies x by the Hadamard matrix.
-func rotate(x []float32) {
+func (c CPU) rotate(x []float32) {
 	n := 1 << bits.TrailingZeros(uint(len(x)))
 	factor := float32(1 / math.Sqrt(float64(n)))
 	for ; len(x) > 0; x = x[n:] {
 		part := x[:n]
+		if c.rotateAsm(part, factor) {
+			continue
+		}
 		for h := 1; h < n; h *= 2 {
 			for i := 0; i < n; i += 2 * h {
 				a, b := part[i:i+h], part[i+h:i+2*h]

@@ -519,9 +519,9 @@ func (c *Cache) gather(layer, head, from, to int, dst []float32, values bool) []
 		for e := at; e < at+n; e++ {
 			row := dst[(i-from)*d : (i-from+1)*d]
 			if values {
-				p.mem.values.load(page.V, e, row)
+				p.mem.values.load(c.o.CPU, page.V, e, row)
 			} else {
-				p.mem.keys.load(page.K, e, row)
+				p.mem.keys.load(c.o.CPU, page.K, e, row)
 			}
 			i++
 		}

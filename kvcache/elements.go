@@ -80,11 +80,11 @@ func (r *pageRows) store(cpu *kernels.CPU, p unsafe.Pointer, entry int, x []floa
 }
 
 // load is the inverse of store; it widens floating-point numbers exactly.
-func (r *pageRows) load(p unsafe.Pointer, entry int, x []float32) {
+func (r *pageRows) load(cpu *kernels.CPU, p unsafe.Pointer, entry int, x []float32) {
 	i, step := r.first(entry), r.step
 	switch {
 	case r.isInt:
-		r.integers.Load(p, entry, x)
+		r.integers.Load(*cpu, p, entry, x)
 	case r.typ == tensor.F32:
 		src := elems[float32](p, i, r.span())
 		if step == 1 {

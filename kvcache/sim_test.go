@@ -272,7 +272,7 @@ func (s *sim) round(layer int, k, v []float32) {
 	round := func(r kernels.IntRows, x []float32) {
 		for ; len(x) > 0; x = x[l.HeadDim:] {
 			r.Store(kernels.CPU{}, unsafe.Pointer(&page[0]), 3, x[:l.HeadDim])
-			r.Load(unsafe.Pointer(&page[0]), 3, x[:l.HeadDim])
+			r.Load(kernels.CPU{}, unsafe.Pointer(&page[0]), 3, x[:l.HeadDim])
 		}
 	}
 	if r, ok := l.IntKeys(); ok {
