@@ -20,7 +20,7 @@ type Softmax struct {
 }
 
 // AttentionScratch is the working memory of one attention call at a time, at most
-// 512 KiB. The zero value is ready to use; it grows to fit the largest call and does
+// 512 KiB, and 128 KiB more for integers. The zero value is ready to use; it grows to fit the largest call and does
 // not shrink. It may be used by one goroutine at a time.
 type AttentionScratch struct {
 	rows int

@@ -223,6 +223,9 @@ type intScratch struct {
 	intRowsScratch
 }
 
+// bytes is the size of the scratch.
+func (s *intScratch) bytes() int { return 2*cap(s.n) + s.intRowsScratch.bytes() }
+
 // query returns room for one query of d components.
 func (s *intScratch) query(d int) []int16 {
 	if len(s.n) < d {

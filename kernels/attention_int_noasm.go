@@ -4,6 +4,8 @@ package kernels
 
 type intRowsScratch struct{}
 
+func (s *intRowsScratch) bytes() int { return 0 }
+
 func (c CPU) roundInt16(n []int16, x, s []float32, magnitude float32) float32 {
 	return roundInt16Portable(n, x, s, magnitude)
 }

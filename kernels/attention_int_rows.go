@@ -23,13 +23,18 @@ type intRowsScratch struct {
 	values  intValues
 }
 
+// bytes is the size of the scratch.
+func (s *intRowsScratch) bytes() int {
+	return 4*(cap(s.factors)+cap(s.weights)+cap(s.scales)) + 2*cap(s.w) + cap(s.panel)
+}
+
 // growInts makes room for integers.
 func (t *queryRows) growInts() {
 	s := &t.s.ints
 	if !t.intKeyed && !t.intValued {
 		return
 	}
-	if rows := t.s.rows; len(s.n) < rows*attentionStride {
+	if rows := t.padded; len(s.n) < rows*attentionStride {
 		s.n, s.w = make([]int16, rows*attentionStride), make([]int16, rows*attentionStride)
 		s.factors, s.weights = make([]float32, rows), make([]float32, rows)
 	}

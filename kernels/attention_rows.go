@@ -99,6 +99,7 @@ func (a *AttentionArgs) rows(c CPU, s *AttentionScratch) queryRows {
 	}
 	t := queryRows{
 		AttentionArgs: a, s: s, c: c, k: c.attentionKernels(a.KV.floatType(), a.BF16), group: 4,
+		// Whether keys and values are integers.
 		intKeyed: isInt(a.KV.Type), intValued: isInt(a.KV.valueType()),
 	}
 	if c.Streaming == streamFar && rows <= 4 && t.k.steady != nil {
@@ -121,8 +122,8 @@ func (a *AttentionArgs) rows(c CPU, s *AttentionScratch) queryRows {
 	if t.group == 6 {
 		s.growPanels(a.KV.HeadDim)
 	}
-	t.growInts()
 	t.padded = rows
+	t.growInts()
 	return t
 }
 
