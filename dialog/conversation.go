@@ -127,7 +127,7 @@ func (c *Conversation) begin(ctx context.Context, head chat.Prompt) error {
 		decode := *p
 		decode.Ratio, decode.BudgetTokens, decode.BudgetBytes = 0, 0, 0
 		if o.Compression = &decode; !decode.Enabled() {
-			o.Compression = nil
+			o = o.WithoutCompression()
 		}
 	}
 	o.Progress = func(done, total int) {

@@ -28,7 +28,7 @@ func Protected(m *model.Model, p *lukv.Policy, front, tokens []int32) int {
 func ReadContext(ctx context.Context, m *model.Model, o model.SessionOptions, tokens []int32, protected int) (*model.Session, error) {
 	policy := o.Compression
 	if protected > 0 {
-		o.Compression = nil
+		o = o.WithoutCompression()
 	}
 	s, err := m.NewSession(o)
 	if err != nil {

@@ -73,9 +73,10 @@ type Options struct {
 	// ProcessAccount.
 	Requests *Account
 
-	// CacheType and PageEntries are as in model.SessionOptions.
-	CacheType   tensor.Type
-	PageEntries int
+	// CacheType, CacheValues and PageEntries are as in model.SessionOptions. A request whose
+	// policy names a cache type has caches of that type.
+	CacheType, CacheValues tensor.Type
+	PageEntries            int
 }
 
 func (o Options) withDefaults(positions int) (Options, error) {

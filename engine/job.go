@@ -92,7 +92,7 @@ func (j *job) sessionOptions() model.SessionOptions {
 		o.ProbeLoss = new(model.LossOptions)
 	}
 	if j.req.Protected > 0 {
-		o.Compression = nil
+		o = o.WithoutCompression()
 	}
 	return o
 }
@@ -100,7 +100,7 @@ func (j *job) sessionOptions() model.SessionOptions {
 // policyOptions returns the session options with the request's policy.
 func (j *job) policyOptions() model.SessionOptions {
 	return model.SessionOptions{
-		Compression: j.req.Policy, CacheType: j.e.o.CacheType, PageEntries: j.e.o.PageEntries, ChunkTokens: j.e.chunk,
+		Compression: j.req.Policy, CacheType: j.e.o.CacheType, CacheValues: j.e.o.CacheValues, PageEntries: j.e.o.PageEntries, ChunkTokens: j.e.chunk,
 		Lookup: j.e.o.Lookup,
 	}
 }
@@ -156,7 +156,7 @@ func (j *job) bytes(answer int) (int64, error) {
 	}
 	// Every further choice shares the pages of the prompt, except for the last page of
 	// every head, and has its own answer.
-	o.Compression = nil
+	o = o.WithoutCompression()
 	tail, err := j.e.m.CacheNeed(o, model.Lengths{Rest: answer})
 	if err != nil {
 		return 0, err

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/lukv/lukv/kvcache"
 	"github.com/lukv/lukv/model"
 )
 
@@ -57,7 +58,7 @@ func (e *Engine) label(s *model.Session, r *Request) string {
 		Policy                                  any
 		Salt                                    string
 	}{
-		Format: prefixFormat, Model: e.m.ID(), Precision: string(e.m.Precision()), Cache: s.Cache().Options().Type.String(),
+		Format: prefixFormat, Model: e.m.ID(), Precision: string(e.m.Precision()), Cache: cacheLabel(s.Cache().Options()),
 		DeviceLayers: e.m.DeviceLayers(), Context: r.Context, Protected: r.Protected, Salt: hex.EncodeToString([]byte(r.Salt)),
 	}
 	if d := e.m.Device(); d != nil {
@@ -73,6 +74,14 @@ func (e *Engine) label(s *model.Session, r *Request) string {
 	}
 	sum := sha256.Sum256(text)
 	return prefixFormat + hex.EncodeToString(sum[:])
+}
+
+// cacheLabel names the types of a cache. A model decides which layers have wide keys.
+func cacheLabel(o kvcache.Options) string {
+	if o.Values == 0 || o.Values == o.Type {
+		return o.Type.String()
+	}
+	return kvcache.TypeName(o.Type, o.Values)
 }
 
 // prefixFormat begins every label; its number changes whenever the arithmetic does.

@@ -80,7 +80,7 @@ func randomCase(t *testing.T, seed uint64) (sum Stats) {
 
 	o := Options{
 		MaxRunning: 1 + rng.IntN(12), Lookup: rng.IntN(2) == 0, Latency: time.Duration(1+rng.IntN(3000)) * time.Microsecond,
-		CacheType: []tensor.Type{0, tensor.F32, tensor.F16, tensor.BF16}[rng.IntN(4)], PageEntries: 16 << rng.IntN(4),
+		CacheType: []tensor.Type{0, tensor.F32, tensor.F16, tensor.BF16, tensor.I8}[rng.IntN(5)], PageEntries: 16 << rng.IntN(4),
 		MaxTokens: 500 + rng.IntN(400),
 	}
 	if rng.IntN(4) > 0 { // room for 500 to 1,700 tokens

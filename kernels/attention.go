@@ -20,7 +20,7 @@ type Softmax struct {
 }
 
 // AttentionScratch is the working memory of one attention call at a time, at most
-// 512 KiB. The zero value is ready to use; it grows to fit the largest call and does
+// 512 KiB, and 128 KiB more for integers. The zero value is ready to use; it grows to fit the largest call and does
 // not shrink. It may be used by one goroutine at a time.
 type AttentionScratch struct {
 	rows int
@@ -39,6 +39,8 @@ type AttentionScratch struct {
 	// Panels: what many rows read repeatedly, widened or in pairs of bf16.
 	k []float32 // [HeadDim][panelColumns] keys
 	v []float32 // [panelSlots][panelColumns] a part of the values' columns
+
+	ints intScratch // for keys and values that are integers
 
 	half []float32 // the values of a pair of slots, only one of which is seen
 	tiny []uint32  // [1] kernels report here
@@ -79,7 +81,7 @@ type AttentionArgs struct {
 	Stats    []Softmax // [N*Group] or nil: receives the softmax statistics
 
 	// BF16 rounds queries and weights to bf16 and computes with bf16 products, as the
-	// package comment defines. KV.Type must then be BF16.
+	// package comment defines. Keys and values must then be BF16.
 	BF16 bool
 }
 
@@ -136,8 +138,8 @@ func (a *AttentionArgs) check() {
 	if lo, _ := a.slots(0); a.N > 0 && lo < a.KV.Base {
 		panic("kernels: Attention over slots that the cache no longer holds")
 	}
-	if a.BF16 && a.KV.Type != tensor.BF16 {
-		panic("kernels: Attention in bf16 over a cache of type " + a.KV.Type.String())
+	if t := a.KV.valueType(); a.BF16 && (a.KV.Type != tensor.BF16 || t != tensor.BF16) {
+		panic("kernels: Attention in bf16 over a cache of types " + a.KV.Type.String() + " and " + t.String())
 	}
 }
 
@@ -187,7 +189,8 @@ func (c CPU) AttentionBlocks(a *AttentionArgs, from, to int, b *AttentionBlocks,
 		end := min(hi, (at/BlockEntries+1)*BlockEntries)
 		values, stats := b.block(a, at)
 		for g := range a.Group {
-			stats[g] = blockPortable(values[g*d:][:d], s.p[:end-at], a.query(g*d, s), a, at)
+			q := a.query(g*d, s)
+			stats[g] = blockPortable(values[g*d:][:d], s.p[:end-at], &q, a, at)
 		}
 		at = end
 	}
@@ -213,6 +216,7 @@ func (c CPU) MergeAttention(a *AttentionArgs, b *AttentionBlocks, s *AttentionSc
 			all = mergePortable(out, values[g*d:][:d], all, stats[g])
 		}
 		finishPortable(out, all.Sum)
+		a.KV.rotateBack(CPU{}, out)
 		if a.Stats != nil {
 			a.Stats[g] = all
 		}
@@ -236,7 +240,7 @@ func (a *AttentionArgs) race() {
 func (a *AttentionArgs) raceValues(lo, hi int) {
 	for lo < hi {
 		n := min(hi-lo, a.KV.PageEntries-(lo-a.KV.Base)%a.KV.PageEntries)
-		raceRead(unsafe.Slice((*byte)(a.KV.value(lo)), a.KV.Type.Bytes(n*a.KV.HeadDim)))
+		raceRead(unsafe.Slice((*byte)(a.KV.value(lo)), cellBytes(a.KV.valueType(), n*a.KV.HeadDim)))
 		lo += n
 	}
 }
@@ -248,7 +252,8 @@ func attentionPortable(a *AttentionArgs, s *AttentionScratch) {
 		lo, hi := a.slots(i)
 		for g := range a.Group {
 			off := i*a.Stride + g*d
-			st := attendPortable(a.Out[off:off+d], a.query(off, s), a, lo, hi, s)
+			q := a.query(off, s)
+			st := attendPortable(a.Out[off:off+d], &q, a, lo, hi, s)
 			if a.Stats != nil {
 				a.Stats[i*a.Group+g] = st
 			}
@@ -256,21 +261,24 @@ func attentionPortable(a *AttentionArgs, s *AttentionScratch) {
 	}
 }
 
-// query returns the query at an offset of Q, rounded if products are in bf16.
-func (a *AttentionArgs) query(off int, s *AttentionScratch) []float32 {
+// query returns the query at an offset of Q, rounded as its products need it.
+func (a *AttentionArgs) query(off int, s *AttentionScratch) query {
 	q := a.Q[off:][:a.KV.HeadDim]
-	if !a.BF16 {
-		return q
+	switch {
+	case isInt(a.KV.Type):
+		return CPU{}.intQuery(s.ints.query(len(q)), q, a.KV.Type, a.Scale)
+	case !a.BF16:
+		return query{x: q, factor: a.Scale}
 	}
 	rounded := s.q[:len(q)]
 	for j, x := range q {
 		rounded[j] = bf16(roundBF16(x))
 	}
-	return rounded
+	return query{x: rounded, factor: a.Scale}
 }
 
 // attendPortable computes attention of one query over the logical slots [lo, hi).
-func attendPortable(out, q []float32, a *AttentionArgs, lo, hi int, s *AttentionScratch) Softmax {
+func attendPortable(out []float32, q *query, a *AttentionArgs, lo, hi int, s *AttentionScratch) Softmax {
 	all := Softmax{Max: minusInf}
 	clear(out)
 	for at := lo; at < hi; {
@@ -281,6 +289,7 @@ func attendPortable(out, q []float32, a *AttentionArgs, lo, hi int, s *Attention
 		at = end
 	}
 	finishPortable(out, all.Sum)
+	a.KV.rotateBack(CPU{}, out)
 	return all
 }
 
@@ -291,11 +300,14 @@ const minWeight = -60
 // blockPortable sets acc to the weighted sum of the values of the logical slots
 // from … from+len(p)-1, which lie in one block, with weights relative to the block's
 // own maximum. p is scratch.
-func blockPortable(acc, p, q []float32, a *AttentionArgs, from int) Softmax {
-	if a.BF16 {
-		scoresBF16Portable(p, q, &a.KV, from, a.Scale)
-	} else {
-		scoresPortable(p, q, &a.KV, from, a.Scale)
+func blockPortable(acc, p []float32, q *query, a *AttentionArgs, from int) Softmax {
+	switch {
+	case isInt(a.KV.Type):
+		scoresIntPortable(p, q, &a.KV, from)
+	case a.BF16:
+		scoresBF16Portable(p, q.x, &a.KV, from, q.factor)
+	default:
+		scoresPortable(p, q.x, &a.KV, from, q.factor)
 	}
 	if a.Cap > 0 {
 		CPU{}.SoftCap(p, a.Cap)
@@ -320,9 +332,12 @@ func blockPortable(acc, p, q []float32, a *AttentionArgs, from int) Softmax {
 		sum[(from+j)%lanes] += w
 	}
 	clear(acc)
-	if a.BF16 {
+	switch {
+	case isInt(a.KV.valueType()):
+		valuesIntPortable(acc, p, &a.KV, from)
+	case a.BF16:
 		valuesBF16Portable(acc, p, &a.KV, from)
-	} else {
+	default:
 		valuesPortable(acc, p, &a.KV, from)
 	}
 	return Softmax{Max: m, Sum: sumLanes(&sum)}
@@ -376,13 +391,13 @@ func valuesPortable(acc, p []float32, kv *KV, from int) {
 		v := kv.value(from + j)
 		d := 0
 		for ; d+16 <= len(acc); d += 16 {
-			row, a := load16(&buf, v, kv.Type, d), (*[16]float32)(acc[d:])
+			row, a := load16(&buf, v, kv.valueType(), d), (*[16]float32)(acc[d:])
 			for i, x := range row {
 				a[i] = fma32(w, x, a[i])
 			}
 		}
 		for ; d < len(acc); d++ {
-			acc[d] = fma32(w, load(v, kv.Type, d), acc[d])
+			acc[d] = fma32(w, load(v, kv.valueType(), d), acc[d])
 		}
 	}
 }
@@ -418,7 +433,7 @@ func valuesBF16Portable(acc, p []float32, kv *KV, from int) {
 	add := func(slot int) {
 		w, v := p[slot-from], kv.value(slot)
 		for d := range acc {
-			acc[d] = fmaFlush(w, load(v, kv.Type, d), acc[d])
+			acc[d] = fmaFlush(w, load(v, kv.valueType(), d), acc[d])
 		}
 	}
 	for slot, end := from, from+len(p); slot < end; slot++ {
@@ -437,7 +452,7 @@ func valuesBF16Portable(acc, p []float32, kv *KV, from int) {
 // Attention computed for this query with the same scale and limit, which is
 // AttentionArgs.Cap.
 func (c CPU) AttentionWeights(dst, q []float32, kv *KV, from int, scale, limit float32, st Softmax) {
-	c.attentionScores(dst, q, kv, from, scale)
+	c.AttentionScores(dst, q, kv, from, scale)
 	if limit > 0 {
 		c.SoftCap(dst, limit)
 	}
@@ -452,5 +467,9 @@ func softmaxWeightsPortable(dst []float32, st Softmax) {
 
 // AttentionScores sets dst[j] to the scaled score (base 2) of q with logical slot from+j.
 func (c CPU) AttentionScores(dst, q []float32, kv *KV, from int, scale float32) {
+	if isInt(kv.Type) {
+		c.scoresIntOf(dst, q, kv, from, scale)
+		return
+	}
 	c.attentionScores(dst, q, kv, from, scale)
 }

@@ -5,6 +5,8 @@ package kernels
 import "unsafe"
 
 const (
+	intRows = 48 // the most in a tile of attention over integers
+
 	fewRows = 16 // up to this many rows read the cache directly; more read panels
 
 	panelColumns = 64  // keys, or columns of values, of a panel
@@ -66,7 +68,7 @@ type attentionKernels struct {
 // few and reading the cache dominates; otherwise 6, after the keys or values have been
 // widened to panels, once for all groups.
 func (c CPU) attentionAsm(a *AttentionArgs, s *AttentionScratch) bool {
-	if !c.hasAttention(a.KV.HeadDim) {
+	if !c.hasAttention(&a.KV) {
 		return false
 	}
 	if a.N*a.Group == 0 {
@@ -80,9 +82,10 @@ func (c CPU) attentionAsm(a *AttentionArgs, s *AttentionScratch) bool {
 	return t.exact()
 }
 
-// hasAttention reports whether there are kernels for heads of d components.
-func (c CPU) hasAttention(d int) bool {
-	return c.vector() && d%16 == 0 && d >= 1 && d <= maxHeadDim
+// hasAttention reports whether there are kernels for a head.
+func (c CPU) hasAttention(kv *KV) bool {
+	d := kv.HeadDim
+	return c.vector() && d%16 == 0 && d >= 1 && d <= maxHeadDim && (kv.layout().float() || c.hasInts())
 }
 
 // rows chooses the kernels for the rows of a call, and sets padded to the size of its tiles.
@@ -94,14 +97,24 @@ func (a *AttentionArgs) rows(c CPU, s *AttentionScratch) queryRows {
 		// processor drops requests that it cannot make at once.
 		c.AVX512BF16 = false
 	}
-	t := queryRows{AttentionArgs: a, s: s, c: c, k: c.attentionKernels(a.KV.Type, a.BF16), group: 4}
+	t := queryRows{
+		AttentionArgs: a, s: s, c: c, k: c.attentionKernels(a.KV.floatType(), a.BF16), group: 4,
+		// Whether keys and values are integers.
+		intKeyed: isInt(a.KV.Type), intValued: isInt(a.KV.valueType()),
+	}
 	if c.Streaming == streamFar && rows <= 4 && t.k.steady != nil {
 		t.k = t.k.steady
 	}
+	most := attentionRows
+	switch {
+	case t.intKeyed || t.intValued:
+		most = intRows
+	case rows > fewRows:
+		t.group = 6
+	}
 	if rows > fewRows {
 		// Tiles of about the same size.
-		t.group = 6
-		tiles := (rows + attentionRows - 1) / attentionRows
+		tiles := (rows + most - 1) / most
 		rows = (rows + tiles - 1) / tiles
 	}
 	rows = (rows + t.group - 1) / t.group * t.group
@@ -110,6 +123,7 @@ func (a *AttentionArgs) rows(c CPU, s *AttentionScratch) queryRows {
 		s.growPanels(a.KV.HeadDim)
 	}
 	t.padded = rows
+	t.growInts()
 	return t
 }
 
@@ -131,7 +145,7 @@ func (t *queryRows) exact() bool {
 // blocksAsm is [CPU.AttentionBlocks] for the slots [from, to).
 func (c CPU) blocksAsm(a *AttentionArgs, from, to int, b *AttentionBlocks, s *AttentionScratch) bool {
 	d := a.KV.HeadDim
-	if !c.hasAttention(d) {
+	if !c.hasAttention(&a.KV) {
 		return false
 	}
 	t := a.rows(c, s)
@@ -158,7 +172,7 @@ func (c CPU) blocksAsm(a *AttentionArgs, from, to int, b *AttentionBlocks, s *At
 // mergeAsm is [CPU.MergeAttention].
 func (c CPU) mergeAsm(a *AttentionArgs, b *AttentionBlocks, s *AttentionScratch) bool {
 	d := a.KV.HeadDim
-	if !c.hasAttention(d) {
+	if !c.hasAttention(&a.KV) {
 		return false
 	}
 	s.grow(1, d)
@@ -175,6 +189,7 @@ func (c CPU) mergeAsm(a *AttentionArgs, b *AttentionBlocks, s *AttentionScratch)
 			clear(out)
 		} else {
 			divideAsm(&out[0], &sum[0], d, all.Sum)
+			a.KV.rotateBack(c, out)
 		}
 		if a.Stats != nil {
 			a.Stats[g] = *all
@@ -188,13 +203,14 @@ func (c CPU) mergeAsm(a *AttentionArgs, b *AttentionBlocks, s *AttentionScratch)
 // limits of the last row, and their results are ignored.
 type queryRows struct {
 	*AttentionArgs
-	s       *AttentionScratch
-	c       CPU
-	k       *attentionKernels
-	group   int // rows that share a register tile
-	from, n int
-	padded  int // n rounded up to whole groups
-	end     int // slots that the last row sees
+	s                   *AttentionScratch
+	c                   CPU
+	k                   *attentionKernels
+	group               int // rows that share a register tile
+	intKeyed, intValued bool
+	from, n             int
+	padded              int // n rounded up to whole groups
+	end                 int // slots that the last row sees
 }
 
 // row returns the offset of row r in Q and Out, and its token.
@@ -306,6 +322,7 @@ func (kv *KV) address(slot int, keys bool) uintptr { return uintptr(kv.place(slo
 // takeQuery stores a query in its row of the scratch.
 func (t *queryRows) takeQuery(row, q []float32) {
 	switch {
+	case t.intKeyed: // see takeInts
 	case t.k.packed:
 		t.c.RoundBF16(unsafe.Slice((*uint16)(unsafe.Pointer(unsafe.SliceData(row))), len(q)), q)
 	case t.k.dot:
@@ -330,6 +347,9 @@ func (t *queryRows) begin() {
 		}
 		off, i := t.row(r)
 		t.takeQuery(q, t.Q[off:off+d])
+		if t.intKeyed {
+			t.takeInts(r, t.Q[off:off+d])
+		}
 		s.from[r], s.to[r] = t.slots(i)
 	}
 	t.end = s.to[t.n-1]
@@ -351,6 +371,7 @@ func (t *queryRows) run() {
 			clear(out)
 		} else {
 			divideAsm(&out[0], &s.out[r*attentionStride], d, s.all[r].Sum)
+			t.KV.rotateBack(t.c, out)
 		}
 		if t.Stats != nil {
 			t.Stats[t.from+r] = s.all[r]
@@ -369,9 +390,12 @@ func (t *queryRows) block(from, to int) {
 		s.hi[r] = max(s.lo[r], min(s.to[r], to)-base)
 	}
 	from, to = from-base, to-base
-	if t.group == 6 {
+	switch {
+	case t.intKeyed:
+		t.intScores(base, from, to)
+	case t.group == 6:
 		t.panelScores(base, from, to)
-	} else {
+	default:
 		t.scores(base, from, to)
 	}
 	if t.Cap > 0 {
@@ -382,9 +406,12 @@ func (t *queryRows) block(from, to int) {
 	for r := 0; r < t.padded; r += t.group {
 		t.weights(r)
 	}
-	if t.group == 6 {
+	switch {
+	case t.intValued:
+		t.intValues(base, from, to)
+	case t.group == 6:
 		t.panelValues(base, from, to)
-	} else {
+	default:
 		t.values(base, from, to)
 	}
 }

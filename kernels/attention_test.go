@@ -2,7 +2,9 @@ package kernels
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"unsafe"
 
@@ -92,6 +94,11 @@ func TestAttentionScratchIsBounded(t *testing.T) {
 		bytes := 4*(cap(s.q)+cap(s.p)+cap(s.acc)+cap(s.out)+cap(s.k)+cap(s.v)+cap(s.half)+cap(s.tiny)) +
 			int(unsafe.Sizeof(0))*(cap(s.from)+cap(s.to)+cap(s.lo)+cap(s.hi)) + int(unsafe.Sizeof(Softmax{}))*(cap(s.part)+cap(s.all))
 		assert.LessOrEqual(t, bytes, 512<<10, "%v", c)
+
+		rows := make([]float32, 16*dim)
+		c.Attention(&AttentionArgs{Out: make([]float32, len(q)), Q: q, Stride: group * dim, N: n, Group: group, End: 1, Window: 1,
+			Scale: AttentionScale(dim), KV: storedView(CPU{}, [2]tensor.Type{tensor.Q4_0, tensor.Q4_0}, slices.Repeat(rows, 3), slices.Repeat(rows, 3), dim, 16, 0)}, &s)
+		assert.LessOrEqual(t, s.ints.bytes(), 128<<10, "%v", c)
 	}
 }
 
@@ -103,7 +110,21 @@ func TestAttentionTokens(t *testing.T) {
 
 func TestAttentionDoesNotAllocate(t *testing.T) {
 	const dim, n = 64, 700
-	kv := benchCache(tensor.F16, 1, dim, 768)[0]
+	rows := make([]float32, 768*dim)
+	for i := range rows {
+		rows[i] = float32(i%11) - 5
+	}
+	for _, kv := range []KV{
+		benchCache(tensor.F16, 1, dim, 768)[0],
+		storedView(CPU{}, [2]tensor.Type{tensor.I8, tensor.I8}, rows, rows, dim, 64, 0),
+		storedView(CPU{}, [2]tensor.Type{tensor.Q4_0, tensor.Q4_0}, rows, rows, dim, 64, 0),
+	} {
+		testDoesNotAllocate(t, kv, n)
+	}
+}
+
+func testDoesNotAllocate(t *testing.T, kv KV, n int) {
+	const dim = 64
 	q, out, scores := make([]float32, 8*dim), make([]float32, 8*dim), make([]float32, n)
 	for _, c := range Variants() {
 		var s AttentionScratch
@@ -113,6 +134,52 @@ func TestAttentionDoesNotAllocate(t *testing.T) {
 			c.AttentionWeights(scores[:n-5], q[:dim], &kv, 5, a.Scale, 0, Softmax{Sum: 1})
 		}
 		round()
-		assert.Zero(t, testing.AllocsPerRun(3, round), "%v", c)
+		assert.Zero(t, testing.AllocsPerRun(3, round), "%v, %v", kv.Type, c)
 	}
+}
+
+// TestAttentionRowsOfIntegers computes the first n tokens of a chunk, for every n, over integers,
+// and compares them with the portable result of the whole chunk. Entries that only later tokens
+// see are not finite.
+func TestAttentionRowsOfIntegers(t *testing.T) {
+	for _, s := range []attentionShape{
+		{dim: 32, page: 16, group: 1, n: 60, end: 230},
+		{dim: 32, page: 32, group: 7, n: 12, end: 250, window: 101, base: 96},
+		{dim: 96, page: 64, group: 3, n: 20, end: 500},
+	} {
+		for _, kind := range intKinds(s.dim) {
+			r := rand.New(rand.NewPCG(7, uint64(s.dim)))
+			entries := (s.end + s.n - s.base + s.page - 1) / s.page * s.page
+			k, v := make([]float32, entries*s.dim), make([]float32, entries*s.dim)
+			for i := range k {
+				k[i], v[i] = float32(r.NormFloat64()), float32(r.NormFloat64())
+			}
+			for i := (s.end + s.n*3/4 - s.base) * s.dim; i < len(k); i += 5 {
+				k[i], v[i] = float32(math.NaN()), float32(math.Inf(1))
+			}
+			q := make([]float32, s.n*s.group*s.dim)
+			for i := range q {
+				q[i] = float32(r.NormFloat64())
+			}
+			kv := storedView(CPU{}, kind, k, v, s.dim, s.page, s.base)
+			run := func(c CPU, n int) []float32 {
+				out := make([]float32, n*s.group*s.dim)
+				var scratch AttentionScratch
+				c.Attention(&AttentionArgs{Out: out, Q: q, Stride: s.group * s.dim, N: n, Group: s.group, End: s.end,
+					Window: s.window, Scale: AttentionScale(s.dim), KV: kv}, &scratch)
+				return out
+			}
+			want := run(CPU{}, s.n)
+			for _, c := range Variants()[1:] {
+				for n := 1; n <= s.n; n++ {
+					got := run(c, n)
+					require.Empty(t, diff(tensor.F32, memOf(want[:len(got)]), memOf(got)), "%v %+v on %v, %d tokens", kind, s, c, n)
+				}
+			}
+		}
+	}
+}
+
+func memOf(x []float32) mem {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), 4*len(x))
 }

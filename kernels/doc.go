@@ -57,6 +57,9 @@
 // products: odd element first, tiny operands and results being zeros. A slot of a
 // pair that a query does not see is left out.
 //
+// Keys and values may be integers of 8 or 4 bits with scales; int_rows.go defines their rounding and
+// attention_int.go the attention over them, whose sums are exact.
+//
 // Exp2 and Exp are polynomials defined in exp.go. RMSNorm sums squares in 16
 // lanes without blocks; the scale 1/√(mean + ε) is computed in binary64 and
 // rounded once. Dot sums in 16 lanes without blocks. Exp carries the part of

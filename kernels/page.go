@@ -1,6 +1,7 @@
 package kernels
 
 import (
+	"cmp"
 	"unsafe"
 
 	"github.com/lukv/lukv/tensor"
@@ -14,9 +15,11 @@ import (
 //	values     [PageEntries][HeadDim]
 //	positions  [PageEntries] int32
 //
-// Unused places hold finite numbers. Devices arrange pages as they like.
+// Keys or values of 8 or 4 bits lie differently, see [IntRows]. Unused places hold finite
+// numbers. Devices arrange pages as they like.
 type PageLayout struct {
-	Type        tensor.Type // F32, F16 or BF16
+	Type        tensor.Type // F32, F16, BF16, I8 or Q4_0
+	Values      tensor.Type // of values, if it is not Type
 	HeadDim     int
 	PageEntries int // a multiple of TileEntries
 }
@@ -25,22 +28,43 @@ type PageLayout struct {
 // transposed, so that a vector register holds the same element of 16 keys.
 const TileEntries = 16
 
+// ValueType is the type of values.
+func (l PageLayout) ValueType() tensor.Type { return cmp.Or(l.Values, l.Type) }
+
+// float reports whether keys and values are both floating-point numbers, the only ones that
+// devices store.
+func (l PageLayout) float() bool { return !isInt(l.Type) && !isInt(l.ValueType()) }
+
+// rowBytes is the size of a key or value of d elements of type t, scales included.
+func rowBytes(t tensor.Type, d int) int {
+	if t == tensor.I8 {
+		return d + 4
+	}
+	return t.Bytes(d)
+}
+
+// KeyBytes is the size of a key, ValueBytes that of a value, scales included.
+func (l PageLayout) KeyBytes() int { return rowBytes(l.Type, l.HeadDim) }
+
+// ValueBytes is the size of a value, scales included.
+func (l PageLayout) ValueBytes() int { return rowBytes(l.ValueType(), l.HeadDim) }
+
 // ValuesAt is the offset of the values in bytes.
-func (l PageLayout) ValuesAt() int { return l.Type.Bytes(l.PageEntries * l.HeadDim) }
+func (l PageLayout) ValuesAt() int { return l.PageEntries * l.KeyBytes() }
 
 // PositionsAt is the offset of the positions in bytes.
-func (l PageLayout) PositionsAt() int { return 2 * l.ValuesAt() }
+func (l PageLayout) PositionsAt() int { return l.ValuesAt() + l.PageEntries*l.ValueBytes() }
 
-// Bytes is the size of a page.
-func (l PageLayout) Bytes() int { return l.PositionsAt() + 4*l.PageEntries }
+// Bytes is the size of a page, rounded up to a multiple of 64.
+func (l PageLayout) Bytes() int { return (l.PositionsAt() + 4*l.PageEntries + 63) &^ 63 }
 
-// KeyElement is the index, from the start of the keys, of the first element of
+// KeyElement is the index, from the start of floating-point keys, of the first element of
 // an entry's key; the others follow at distances of TileEntries.
 func (l PageLayout) KeyElement(entry int) int {
 	return entry&^(TileEntries-1)*l.HeadDim + entry&(TileEntries-1)
 }
 
-// ValueElement is the index, from the start of the values, of the first element
+// ValueElement is the index, from the start of floating-point values, of the first element
 // of an entry's value; the others follow.
 func (l PageLayout) ValueElement(entry int) int { return entry * l.HeadDim }
 
@@ -51,21 +75,29 @@ type Page struct {
 
 // KV is the view of one KV head that attention reads. It does not copy the entries.
 type KV struct {
-	Type        tensor.Type // F32, F16 or BF16
+	Type        tensor.Type // F32, F16, BF16, I8 or Q4_0
+	Values      tensor.Type // of values, if it is not Type
 	HeadDim     int
 	PageEntries int // multiple of TileEntries
 	Base        int // logical slot of the first entry of Pages[0]; a multiple of PageEntries
 	Pages       []Page
 }
 
-// key returns the start of the key tile of a logical slot, value the start of its value.
+func (kv *KV) valueType() tensor.Type { return cmp.Or(kv.Values, kv.Type) }
+
+// key returns the start of the key tile of a logical slot, value the start of its value, or
+// of the value of the pair of slots if values are integers.
 func (kv *KV) key(slot int) unsafe.Pointer {
 	slot -= kv.Base
 	tile := slot % kv.PageEntries &^ (TileEntries - 1)
-	return unsafe.Add(kv.Pages[slot/kv.PageEntries].K, kv.Type.Bytes(tile*kv.HeadDim))
+	return unsafe.Add(kv.Pages[slot/kv.PageEntries].K, cellBytes(kv.Type, tile*kv.HeadDim))
 }
 
 func (kv *KV) value(slot int) unsafe.Pointer {
 	slot -= kv.Base
-	return unsafe.Add(kv.Pages[slot/kv.PageEntries].V, kv.Type.Bytes(slot%kv.PageEntries*kv.HeadDim))
+	t, entry := kv.valueType(), slot%kv.PageEntries
+	if isInt(t) {
+		entry &^= 1
+	}
+	return unsafe.Add(kv.Pages[slot/kv.PageEntries].V, cellBytes(t, entry*kv.HeadDim))
 }

@@ -168,3 +168,59 @@ func BenchmarkSave(b *testing.B) {
 		}
 	})
 }
+
+// BenchmarkCacheTypes computes attention of four queries alternately over the heads of caches of
+// several types, each too large for a processor's cache, and reports nanoseconds per slot and how
+// much faster than bf16 each type is, the median of neighbouring turns.
+func BenchmarkCacheTypes(b *testing.B) {
+	checking = func() bool { return false }
+	defer func() { checking = func() bool { return true } }()
+	const group = 4
+	cpu := kernels.Detect()
+	for _, dim := range []int{64, 128} {
+		for _, tokens := range []int32{8192, 32768} {
+			heads := (256 << 20) / (4 * dim * int(tokens))
+			b.Run(fmt.Sprintf("dim=%d/%d", dim, tokens), func(b *testing.B) {
+				names := []string{"bf16", "int8", "k8v4", "int4"}
+				caches := make([]*Cache, len(names))
+				for i, name := range names {
+					keys, values, err := ParseType(name)
+					require.NoError(b, err)
+					c := open(b, Options{Layers: 1, KVHeads: heads, HeadDim: dim, Type: keys, Values: values})
+					for from := int32(0); from < tokens; from += 512 {
+						pos := span(from, from+512)
+						k, v := rows(pos, dim, dim)
+						for h := range heads {
+							require.NoError(b, c.Append(0, h, pos, k, v, dim))
+						}
+					}
+					caches[i] = c
+				}
+				q, out := make([]float32, group*dim), make([]float32, group*dim)
+				for i := range q {
+					q[i] = float32(i%7) / 7
+				}
+				var scratch kernels.AttentionScratch
+				took, faster := make([][]float64, len(names)), make([][]float64, len(names))
+				for i := 0; b.Loop(); i++ {
+					for at, c := range caches {
+						begin := time.Now()
+						cpu.Attention(&kernels.AttentionArgs{Out: out, Q: q, Stride: group * dim, N: 1, Group: group, End: int(tokens),
+							Scale: kernels.AttentionScale(dim), KV: c.View(0, i%heads), BF16: at == 0}, &scratch)
+						ns := float64(time.Since(begin).Nanoseconds()) / float64(tokens)
+						took[at] = append(took[at], ns)
+						faster[at] = append(faster[at], took[0][len(took[0])-1]/ns)
+					}
+				}
+				for at, name := range names {
+					slices.Sort(took[at])
+					slices.Sort(faster[at])
+					b.ReportMetric(took[at][len(took[at])/2], name+"-ns/slot")
+					if at > 0 {
+						b.ReportMetric(faster[at][len(faster[at])/2], name+"-faster")
+					}
+				}
+			})
+		}
+	}
+}

@@ -27,8 +27,17 @@ type Options struct {
 	HeadDim int // elements per key and per value: even, 2 to 512
 
 	// Type is the element type of stored keys and values: F32 (the default), F16
-	// or BF16. Append rounds to it once, to nearest, ties to even.
+	// or BF16, to which Append rounds once, to nearest, ties to even; or, on the host only, I8 or
+	// Q4_0: integers of 8 or 4 bits with scales, as kernels.IntRows defines them. Q4_0 requires
+	// a head dimension that is a multiple of 32.
 	Type tensor.Type
+
+	// Values is the type of values, if it is not Type.
+	Values tensor.Type
+
+	// WideKeys marks layers whose keys are BF16, whatever Type is; nil for none. It
+	// requires values of I8 or Q4_0.
+	WideKeys []bool
 
 	// CPU is the instruction set for conversions; nil: that of the machine. Results do
 	// not depend on it.
@@ -78,9 +87,44 @@ const (
 	maxHeads           = 1 << 20
 )
 
-// layout returns the layout of the pages.
-func (o *Options) layout() kernels.PageLayout {
-	return kernels.PageLayout{Type: o.Type, HeadDim: o.HeadDim, PageEntries: o.PageEntries}
+// Layout returns the layout of a layer's pages.
+func (o *Options) Layout(layer int) kernels.PageLayout {
+	l := kernels.PageLayout{Type: o.Type, Values: o.Values, HeadDim: o.HeadDim, PageEntries: o.PageEntries}
+	if o.wideKeys(layer) {
+		l.Type, l.Values = tensor.BF16, l.ValueType()
+	}
+	return l
+}
+
+func (o *Options) wideKeys(layer int) bool { return o.WideKeys != nil && o.WideKeys[layer] }
+
+// checkTypes returns an error if the cache cannot hold the types.
+func (o *Options) checkTypes() error {
+	l := kernels.PageLayout{Type: o.Type, Values: o.Values}
+	for _, t := range []tensor.Type{l.Type, l.ValueType()} {
+		switch t {
+		case tensor.F32, tensor.F16, tensor.BF16, tensor.I8:
+		case tensor.Q4_0:
+			if o.HeadDim%32 != 0 {
+				return fmt.Errorf("cache type %s with a head dimension of %d, expected a multiple of 32", TypeName(o.Type, o.Values), o.HeadDim)
+			}
+		default:
+			return fmt.Errorf("element type %v, expected F32, F16, BF16, I8 or Q4_0", t)
+		}
+	}
+	_, keys := l.IntKeys()
+	_, values := l.IntValues()
+	switch {
+	case keys && !values:
+		return fmt.Errorf("keys of type %v with values of type %v, expected values of I8 or Q4_0", l.Type, l.ValueType())
+	case !keys && o.Values != 0 && o.Values != o.Type && !values:
+		return fmt.Errorf("keys of type %v with values of type %v, expected the same", l.Type, l.ValueType())
+	case o.WideKeys != nil && (len(o.WideKeys) != o.Layers || !values):
+		return fmt.Errorf("wide keys in %d of %d layers with values of type %v, expected all layers and values of I8 or Q4_0", len(o.WideKeys), o.Layers, l.ValueType())
+	case values && o.Device != nil:
+		return fmt.Errorf("cache type %s with layers on a device, which holds f32, f16 or bf16", TypeName(o.Type, o.Values))
+	}
+	return nil
 }
 
 // withDefaults returns o with defaults filled in, or an error if an option is
@@ -108,8 +152,6 @@ func (o Options) withDefaults() (Options, error) {
 		return o, fmt.Errorf("%d layers × %d KV heads, expected at least one and at most %d heads in all", o.Layers, o.KVHeads, maxHeads)
 	case o.HeadDim < 2 || o.HeadDim > maxHeadDim || o.HeadDim%2 != 0:
 		return o, fmt.Errorf("head dimension %d, expected an even number from 2 to %d", o.HeadDim, maxHeadDim)
-	case o.Type != tensor.F32 && o.Type != tensor.F16 && o.Type != tensor.BF16:
-		return o, fmt.Errorf("element type %v, expected F32, F16 or BF16", o.Type)
 	case o.PageEntries < 16 || o.PageEntries > 1024 || o.PageEntries&(o.PageEntries-1) != 0:
 		return o, fmt.Errorf("%d entries per page, expected a power of two from 16 to 1024", o.PageEntries)
 	case o.Windows != nil && len(o.Windows) != o.Layers:
@@ -124,7 +166,7 @@ func (o Options) withDefaults() (Options, error) {
 			return o, fmt.Errorf("window %d of layer %d, expected 0 or more", w, l)
 		}
 	}
-	return o, nil
+	return o, o.checkTypes()
 }
 
 // Cache is a ragged cache. Make one with New or LoadFile, and Close it after use.
@@ -132,9 +174,9 @@ type Cache struct {
 	o        Options
 	pool     *pool
 	heads    []head // [Layers*KVHeads]
-	maxPages int64
-	pages    atomic.Int64 // pages in the lists of all heads
-	high     atomic.Int64 // high-water mark of pages
+	maxBytes int64
+	held     atomic.Int64 // bytes of the pages in the lists of all heads
+	high     atomic.Int64 // high-water mark of held
 	closed   bool
 
 	views  views                 // of heads on the device
@@ -169,14 +211,17 @@ func New(o Options) (*Cache, error) {
 
 // newCache returns an empty cache of the pool's family.
 func newCache(o Options, p *pool) *Cache {
-	c := &Cache{o: o, pool: p, heads: make([]head, o.Layers*o.KVHeads), maxPages: math.MaxInt64}
+	c := &Cache{o: o, pool: p, heads: make([]head, o.Layers*o.KVHeads), maxBytes: math.MaxInt64}
 	if o.MaxBytes > 0 {
-		c.maxPages = o.MaxBytes / c.pageBytes()
+		c.maxBytes = o.MaxBytes
 	}
 	for i := range c.heads {
 		c.heads[i] = head{mem: p.host, dropped: -1}
-		if i/o.KVHeads < o.DeviceLayers {
+		switch layer := i / o.KVHeads; {
+		case layer < o.DeviceLayers:
 			c.heads[i].mem = p.device
+		case o.wideKeys(layer):
+			c.heads[i].mem = p.wide
 		}
 	}
 	p.caches.Add(1)
@@ -291,8 +336,8 @@ func (c *Cache) append(layer, head int, pos []int32, k, v []float32, stride int)
 		}
 		for e := range m {
 			off := (i + e) * stride
-			c.storeKey(page, at+e, k[off:off+d])
-			c.storeValue(page, at+e, v[off:off+d])
+			p.mem.keys.store(c.o.CPU, page.K, at+e, k[off:off+d])
+			p.mem.values.store(c.o.CPU, page.V, at+e, v[off:off+d])
 		}
 		copy(c.positions(p, j)[at:], pos[i:i+m])
 		n += m
@@ -337,9 +382,10 @@ func (c *Cache) grow(p *head, n int) error {
 	if fresh+copied == 0 {
 		return nil
 	}
-	held, ok := c.book(int64(fresh))
+	more := int64(fresh) * p.mem.pageBytes
+	held, ok := c.book(more)
 	if !ok {
-		return fmt.Errorf("%w: %d bytes are held, %d more are needed, the limit is %d", ErrFull, c.Bytes(), int64(fresh)*c.pageBytes(), c.o.MaxBytes)
+		return fmt.Errorf("%w: %d bytes are held, %d more are needed, the limit is %d", ErrFull, c.Bytes(), more, c.o.MaxBytes)
 	}
 	err := p.mem.extend(&p.pageList, fresh+copied)
 	if err == nil && copied == 1 {
@@ -353,7 +399,7 @@ func (c *Cache) grow(p *head, n int) error {
 		p.mem.cut(&p.pageList, was)
 	}
 	if err != nil {
-		c.pages.Add(-int64(fresh))
+		c.held.Add(-more)
 		return err
 	}
 	c.raiseHigh(held)
@@ -362,25 +408,25 @@ func (c *Cache) grow(p *head, n int) error {
 
 func pagesFor(entries, size int) int { return (entries + size - 1) / size }
 
-// book adds n pages to the count, if the limit allows, and returns the new count.
+// book adds n bytes to the count, if the limit allows, and returns the new count.
 func (c *Cache) book(n int64) (held int64, ok bool) {
 	for {
-		now := c.pages.Load()
-		if n > c.maxPages-now {
+		now := c.held.Load()
+		if n > c.maxBytes-now {
 			return now, false
 		}
-		if c.pages.CompareAndSwap(now, now+n) {
+		if c.held.CompareAndSwap(now, now+n) {
 			return now + n, true
 		}
 	}
 }
 
-// raiseHigh raises the high-water mark to pages. Pages that were booked but could not
+// raiseHigh raises the high-water mark to n bytes. Pages that were booked but could not
 // be allocated do not count.
-func (c *Cache) raiseHigh(pages int64) {
+func (c *Cache) raiseHigh(n int64) {
 	for {
 		high := c.high.Load()
-		if pages <= high || c.high.CompareAndSwap(high, pages) {
+		if n <= high || c.high.CompareAndSwap(high, n) {
 			return
 		}
 	}
@@ -390,7 +436,7 @@ func (c *Cache) raiseHigh(pages int64) {
 func (c *Cache) cut(p *head, n int) {
 	c.changed(p)
 	keep := pagesFor(n, c.o.PageEntries)
-	c.pages.Add(int64(keep - len(p.blocks)))
+	c.held.Add(int64(keep-len(p.blocks)) * p.mem.pageBytes)
 	p.mem.cut(&p.pageList, keep)
 	p.known = min(p.known, keep)
 	p.n = n
@@ -437,11 +483,12 @@ func (c *Cache) View(layer, head int) kernels.KV {
 	if p.mem.device != nil {
 		pages = c.download(layer, head, p)
 	}
-	return kernels.KV{Type: c.o.Type, HeadDim: c.o.HeadDim, PageEntries: c.o.PageEntries, Base: p.base, Pages: pages}
+	l := p.mem.layout
+	return kernels.KV{Type: l.Type, Values: l.Values, HeadDim: c.o.HeadDim, PageEntries: c.o.PageEntries, Base: p.base, Pages: pages}
 }
 
-// Keys returns the keys of entries [from, to) of a head, widened exactly to
-// float32, as rows [to-from][HeadDim], in dst if its capacity suffices. Like a
+// Keys returns the keys of entries [from, to) of a head, widened to
+// float32 (exactly, unless they are integers), as rows [to-from][HeadDim], in dst if its capacity suffices. Like a
 // slice expression, it panics unless 0 ≤ from ≤ to ≤ Len. If the head's device
 // fails, Err says so, and the missing rows hold zeros.
 func (c *Cache) Keys(layer, head, from, to int, dst []float32) []float32 {
@@ -472,9 +519,9 @@ func (c *Cache) gather(layer, head, from, to int, dst []float32, values bool) []
 		for e := at; e < at+n; e++ {
 			row := dst[(i-from)*d : (i-from+1)*d]
 			if values {
-				c.loadValue(page, e, row)
+				p.mem.values.load(c.o.CPU, page.V, e, row)
 			} else {
-				c.loadKey(page, e, row)
+				p.mem.keys.load(c.o.CPU, page.K, e, row)
 			}
 			i++
 		}

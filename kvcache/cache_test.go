@@ -481,7 +481,7 @@ func TestCheckFinds(t *testing.T) {
 	for want, damage := range map[string]func(c *Cache){
 		"position 7":     func(c *Cache) { c.positions(&c.heads[0], 0)[8] = 7 },
 		"have":           func(c *Cache) { c.heads[1].n += 16 },
-		"booked":         func(c *Cache) { c.pages.Add(-1) },
+		"booked":         func(c *Cache) { c.held.Add(-1) },
 		"same page":      func(c *Cache) { c.heads[0].blocks[0], c.heads[0].pages[0] = c.heads[1].blocks[0], c.heads[1].pages[0] },
 		"not where":      func(c *Cache) { c.heads[0].pages[1].K = c.heads[0].pages[0].K },
 		"base 8":         func(c *Cache) { c.heads[0].base = 8 },
@@ -500,7 +500,7 @@ func TestCheckFinds(t *testing.T) {
 		damage(c)
 		require.ErrorContains(t, c.Check(), want)
 		c.heads = heads // restored, so that it can be closed
-		c.pages.Store(6)
+		c.held.Store(6 * c.pool.host.pageBytes)
 	}
 }
 

@@ -36,7 +36,7 @@ func (c *Cache) checkAll() {
 // returns the first contradiction. It reads all positions but no elements, and
 // does not access the device.
 func (c *Cache) Check() error {
-	var pages int64
+	var held int64
 	seen, remote := make(map[arena.Block]int), make(map[kernels.DevicePage]int)
 	for i := range c.heads {
 		if err := c.checkOne(i); err != nil {
@@ -47,7 +47,7 @@ func (c *Cache) Check() error {
 				return fmt.Errorf("check a cache: heads %d and %d use the same page", j, i)
 			}
 			seen[b] = i
-			pages++
+			held += c.heads[i].mem.pageBytes
 		}
 		for _, r := range c.heads[i].remote {
 			if j, ok := remote[r]; ok {
@@ -56,8 +56,8 @@ func (c *Cache) Check() error {
 			remote[r] = i
 		}
 	}
-	if n, high := c.pages.Load(), c.high.Load(); n != pages || high < n || n > c.maxPages {
-		return fmt.Errorf("check a cache: %d pages are booked, high-water %d, limit %d; found %d", n, high, c.maxPages, pages)
+	if n, high := c.held.Load(), c.high.Load(); n != held || high < n || n > c.maxBytes {
+		return fmt.Errorf("check a cache: %d bytes are booked, high-water %d, limit %d; found %d", n, high, c.maxBytes, held)
 	}
 	if c.closed {
 		return nil
@@ -67,7 +67,12 @@ func (c *Cache) Check() error {
 			return err
 		}
 	}
-	return c.pool.host.arena.Check()
+	for _, m := range c.pool.hosts() {
+		if err := m.arena.Check(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (c *Cache) checkOne(i int) error {

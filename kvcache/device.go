@@ -143,7 +143,7 @@ func (r *reader) page(p *head, j, end int) (kernels.Page, error) {
 	if p.mem.device == nil {
 		return p.pages[j], nil
 	}
-	size := int(r.c.pageBytes())
+	size := int(p.mem.pageBytes)
 	if r.of != p || j < r.first || (j-r.first)*size >= len(r.mem) {
 		n := min(end-j, max(batchBytes/size, 1))
 		if cap(r.mem) < n*size {
@@ -174,7 +174,7 @@ func (w *writer) page(p *head, j int, fetch bool) (kernels.Page, error) {
 	if p.mem.device == nil {
 		return p.pages[j], nil
 	}
-	size := int(w.c.pageBytes())
+	size := int(p.mem.pageBytes)
 	if w.of != p || j != w.first+len(w.mem)/size || len(w.mem)+size > batchBytes {
 		if err := w.flush(); err != nil {
 			return kernels.Page{}, err
@@ -194,15 +194,15 @@ func (w *writer) page(p *head, j int, fetch bool) (kernels.Page, error) {
 
 // flush writes the gathered pages to the device.
 func (w *writer) flush() error {
-	p, size := w.of, int(w.c.pageBytes())
-	n := len(w.mem) / size
-	for i := range n {
-		copy(w.mem[i*size+p.mem.layout.PositionsAt():], p.mem.arena.Bytes(p.blocks[w.first+i]))
-	}
-	mem := w.mem
+	p, mem := w.of, w.mem
 	w.of, w.mem = nil, mem[:0]
-	if n == 0 {
+	if len(mem) == 0 {
 		return nil
+	}
+	size := int(p.mem.pageBytes)
+	n := len(mem) / size
+	for i := range n {
+		copy(mem[i*size+p.mem.layout.PositionsAt():], p.mem.arena.Bytes(p.blocks[w.first+i]))
 	}
 	return p.mem.device.Write(context.Background(), p.remote[w.first:w.first+n], mem)
 }
@@ -219,7 +219,7 @@ func (c *Cache) download(layer, index int, p *head) []kernels.Page {
 		return pages
 	}
 	const align = 64 // of the pages on the host
-	size := int(c.pageBytes())
+	size := int(p.mem.pageBytes)
 	mem := make([]byte, len(p.remote)*size+align)
 	mem = mem[-uintptr(unsafe.Pointer(unsafe.SliceData(mem)))%align:][:len(p.remote)*size]
 	if len(p.remote) > 0 {
@@ -231,7 +231,7 @@ func (c *Cache) download(layer, index int, p *head) []kernels.Page {
 	pages := make([]kernels.Page, len(p.remote))
 	for j := range pages {
 		pages[j] = p.mem.page(unsafe.Pointer(&mem[j*size]))
-		c.clearFrom(pages[j], p.n-j*c.o.PageEntries)
+		c.clearFrom(p, pages[j], p.n-j*c.o.PageEntries)
 	}
 	v.of[p] = pages
 	return pages
@@ -239,13 +239,13 @@ func (c *Cache) download(layer, index int, p *head) []kernels.Page {
 
 // clearFrom zeroes the places of a page from entry n on: memory that a device has
 // never written may hold anything.
-func (c *Cache) clearFrom(page kernels.Page, n int) {
+func (c *Cache) clearFrom(p *head, page kernels.Page, n int) {
 	if n >= c.o.PageEntries {
 		return
 	}
 	zero := make([]float32, c.o.HeadDim)
 	for e := n; e < c.o.PageEntries; e++ {
-		c.storeKey(page, e, zero)
-		c.storeValue(page, e, zero)
+		p.mem.keys.store(c.o.CPU, page.K, e, zero)
+		p.mem.values.store(c.o.CPU, page.V, e, zero)
 	}
 }

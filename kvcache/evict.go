@@ -87,7 +87,9 @@ func (c *Cache) compact(p *head, kept []int32) error {
 			s := int(kept[i])
 			pos[i%size] = c.position(p, s)
 			if p.mem.device == nil {
-				c.move(p.pages[dst], i%size, p.pages[s/size], s%size)
+				to, from := p.pages[dst], p.pages[s/size]
+				p.mem.keys.move(to.K, i%size, from.K, s%size)
+				p.mem.values.move(to.V, i%size, from.V, s%size)
 			}
 		}
 	}
@@ -136,7 +138,7 @@ func (c *Cache) dropBefore(layer, head int, pos int32) {
 	}
 	c.changed(p)
 	p.dropped = c.position(p, n*size-1)
-	c.pages.Add(-int64(n))
+	c.held.Add(-int64(n) * p.mem.pageBytes)
 	p.mem.drop(&p.pageList, n)
 	p.known = 0
 	p.n -= n * size

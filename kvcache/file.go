@@ -14,6 +14,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"unsafe"
 
 	"github.com/lukv/lukv/internal/atomicfile"
 	"github.com/lukv/lukv/kernels"
@@ -31,6 +32,10 @@ import (
 //	layer.<l>.head.<h>.positions  I32 [n]
 //	layer.<l>.head.<h>.keys       T [n, D]
 //	layer.<l>.head.<h>.values     T [n, D]
+//
+// For integers a row is a record of kernels.IntRows: I8 [n, D+4] for I8, U8 [n, D/2+D/16] for
+// Q4_0. The keys of layers with wide keys are BF16. Then follow
+//
 //	extra.<name>              any            the caller's
 //	sha256                    U8 [32]        of all preceding bytes of the file
 //
@@ -53,11 +58,41 @@ func partName(head, heads int, part string) string {
 	return fmt.Sprintf("layer.%d.head.%d.%s", head/heads, head%heads, part)
 }
 
-func (c *Cache) partType(part string, n int) tensor.Tensor {
+func (c *Cache) partType(p *head, part string, n int) tensor.Tensor {
 	if part == "positions" {
 		return tensor.Tensor{Type: tensor.I32, Shape: []int{n}}
 	}
-	return tensor.Tensor{Type: c.o.Type, Shape: []int{n, c.o.HeadDim}}
+	r := p.mem.side(part)
+	switch r.typ {
+	case tensor.I8:
+		return tensor.Tensor{Type: tensor.I8, Shape: []int{n, r.size}}
+	case tensor.Q4_0:
+		return tensor.Tensor{Type: tensor.U8, Shape: []int{n, r.size}}
+	}
+	return tensor.Tensor{Type: r.typ, Shape: []int{n, r.dim}}
+}
+
+// savedType is the type of entries in a tensor of the given type.
+func savedType(t tensor.Type) tensor.Type {
+	if t == tensor.U8 {
+		return tensor.Q4_0
+	}
+	return t
+}
+
+// side returns the rows of a part of a head.
+func (m *memory) side(part string) *pageRows {
+	if part == "keys" {
+		return &m.keys
+	}
+	return &m.values
+}
+
+func (r *pageRows) of(page kernels.Page) unsafe.Pointer {
+	if r.step == 1 {
+		return page.V
+	}
+	return page.K
 }
 
 // Save writes the cache to w: its options and entries, meta, in which the caller
@@ -135,7 +170,7 @@ func (c *Cache) sources(ctx context.Context, extra []safetensors.Named) ([]safet
 		for _, part := range parts {
 			s = append(s, safetensors.Named{
 				Name:   partName(i, c.o.KVHeads, part),
-				Tensor: c.partType(part, c.heads[i].n),
+				Tensor: c.partType(&c.heads[i], part, c.heads[i].n),
 				Stream: func(w io.Writer) error { return c.writePart(ctx, w, &c.heads[i], part, &buf) },
 			})
 		}
@@ -173,7 +208,8 @@ func (c *Cache) writePart(ctx context.Context, w io.Writer, p *head, part string
 			if err != nil {
 				return fmt.Errorf("read a page: %w", c.note(err))
 			}
-			b = c.appendPart(b, page, n, part)
+			r := p.mem.side(part)
+			b = r.appendTo(c.o.CPU, b, r.of(page), n)
 		}
 		if _, err := w.Write(b); err != nil {
 			return err
@@ -181,14 +217,6 @@ func (c *Cache) writePart(ctx context.Context, w io.Writer, p *head, part string
 		buf.out = b
 	}
 	return nil
-}
-
-// appendPart appends the first n keys or values of a page to b.
-func (c *Cache) appendPart(b []byte, page kernels.Page, n int, part string) []byte {
-	if part == "keys" {
-		return c.appendKeys(b, page, n)
-	}
-	return append(b, c.values(page, n)...)
 }
 
 // saveBuffers is the memory that Save needs besides the cache: pages copied from the
@@ -374,7 +402,9 @@ func (f *File) open(ctx context.Context, o Options, extra map[string]tensor.Tens
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
-	c.pool.host.arena.Settle()
+	for _, m := range c.pool.hosts() {
+		m.arena.Settle()
+	}
 	return c, nil
 }
 
@@ -431,14 +461,44 @@ func savedOptions(f *safetensors.File, o Options) (Options, error) {
 	if !ok || table.Type != tensor.I64 || !table.HasShape(o.Layers, o.KVHeads, 3) {
 		return o, fmt.Errorf("tensor \"pairs\": found %v, expected I64[%d, %d, 3]", table, o.Layers, o.KVHeads)
 	}
-	keys, ok := f.Tensor(partName(0, o.KVHeads, "keys"))
-	if !ok {
-		return o, fmt.Errorf("tensor %q is missing", partName(0, o.KVHeads, "keys"))
+	return savedTypes(f, o)
+}
+
+// savedTypes adds the types of a saved cache to its options.
+func savedTypes(f *safetensors.File, o Options) (Options, error) {
+	var types [2]tensor.Type // of keys that are not wide, of values
+	wide := make([]bool, o.Layers)
+	for l := range wide {
+		var found [2]tensor.Type
+		for i, part := range parts[1:] {
+			name := partName(l*o.KVHeads, o.KVHeads, part)
+			t, ok := f.Tensor(name)
+			if !ok {
+				return o, fmt.Errorf("tensor %q is missing", name)
+			}
+			found[i] = savedType(t.Type)
+		}
+		types[1] = cmp.Or(types[1], found[1])
+		_, integers := kernels.PageLayout{Type: found[1]}.IntValues()
+		if wide[l] = integers && found[0] == tensor.BF16; !wide[l] {
+			types[0] = cmp.Or(types[0], found[0])
+		}
 	}
-	if o.Type != 0 && o.Type != keys.Type {
-		return o, fmt.Errorf("element type: found %v, expected %v", keys.Type, o.Type)
+	types[0] = cmp.Or(types[0], types[1])
+	values := types[1]
+	if _, integers := (kernels.PageLayout{Type: values}).IntValues(); !integers || values == types[0] {
+		values = 0 // where they should be the same, the shapes of the tensors tell
 	}
-	o.Type = keys.Type
+	switch {
+	case o.Type != 0 && o.Type != types[0]:
+		return o, fmt.Errorf("element type: found %v, expected %v", types[0], o.Type)
+	case o.Values != 0 && o.Values != types[1]:
+		return o, fmt.Errorf("element type of values: found %v, expected %v", types[1], o.Values)
+	}
+	o.Type, o.Values, o.WideKeys = types[0], values, nil
+	if slices.Contains(wide, true) {
+		o.WideKeys = wide
+	}
 	return o, nil
 }
 
@@ -478,7 +538,7 @@ func (c *Cache) prepare(f *safetensors.File) (map[string]target, error) {
 		for _, part := range parts {
 			name := partName(i, c.o.KVHeads, part)
 			t, ok := f.Tensor(name)
-			want := c.partType(part, int(n))
+			want := c.partType(&c.heads[i], part, int(n))
 			if !ok || t.Type != want.Type || !slices.Equal(t.Shape, want.Shape) {
 				return nil, fmt.Errorf("tensor %q: found %v, expected %v", name, t, want)
 			}
@@ -495,13 +555,15 @@ func (c *Cache) prepare(f *safetensors.File) (map[string]target, error) {
 		return nil, fmt.Errorf("found %d tensors, expected %d", own, len(targets)+4)
 	}
 	if c.o.LoadHuge {
-		pages := 0
-		for i := range c.heads {
-			if c.heads[i].mem == c.pool.host {
-				pages += pagesFor(int(numbers[3*i]), c.o.PageEntries)
+		for _, m := range c.pool.hosts() {
+			pages := 0
+			for i := range c.heads {
+				if c.heads[i].mem == m {
+					pages += pagesFor(int(numbers[3*i]), c.o.PageEntries)
+				}
 			}
+			_ = m.arena.Expect(pages) // without it, growing gets by, or says why not
 		}
-		_ = c.pool.host.arena.Expect(pages) // without it, growing gets by, or says why not
 	}
 	for i := range c.heads {
 		p := &c.heads[i]
@@ -548,7 +610,7 @@ func (c *Cache) read(ctx context.Context, f *safetensors.File, src *source, targ
 	for _, t := range f.All() {
 		size += len(t.Data)
 	}
-	sum := &checksum{size: min(max(pieceBytes, c.o.PageEntries*c.rowBytes()), len(src.data)), most: ahead}
+	sum := &checksum{size: min(max(pieceBytes, c.largestSide()), len(src.data)), most: ahead}
 	defer sum.end()
 	sum.Write(src.data[:len(src.data)-size])
 	var found []byte
@@ -626,22 +688,27 @@ func (c *Cache) readTensor(ctx context.Context, s target, data []byte, src *sour
 	case p.mem.device != nil:
 		return src.stream(ctx, data, 1, sum, func(b []byte) { data = data[copy(data, b):] })
 	}
-	return src.stream(ctx, data, c.o.PageEntries*c.rowBytes(), sum, func(b []byte) {
+	r := p.mem.side(s.part)
+	return src.stream(ctx, data, c.o.PageEntries*r.size, sum, func(b []byte) {
 		for ; len(b) > 0; j++ {
-			b = c.readPart(p.pages[j], min(c.o.PageEntries, len(b)/c.rowBytes()), s.part, b)
+			b = c.readPart(r, p.pages[j], min(c.o.PageEntries, len(b)/r.size), b)
 		}
 	})
 }
 
-// readPart is the inverse of appendPart; it returns the rest of b.
-func (c *Cache) readPart(page kernels.Page, n int, part string, b []byte) []byte {
-	rows := b[:n*c.rowBytes()]
-	if part == "keys" {
-		c.takeKeys(page, rows)
-	} else {
-		copy(c.values(page, n), rows)
+// largestSide returns the bytes of the keys or values of a page, of the largest.
+func (c *Cache) largestSide() int {
+	n := 0
+	for _, m := range c.pool.hosts() {
+		n = max(n, c.o.PageEntries*max(m.keys.size, m.values.size))
 	}
-	return b[len(rows):]
+	return n
+}
+
+// readPart stores n rows from b in a page and returns the rest of b.
+func (c *Cache) readPart(r *pageRows, page kernels.Page, n int, b []byte) []byte {
+	r.take(c.o.CPU, r.of(page), b[:n*r.size])
+	return b[n*r.size:]
 }
 
 // upload writes a head's keys and values from a file to its pages on a device.
@@ -652,7 +719,7 @@ func (c *Cache) upload(w *writer, p *head, keys, values []byte) error {
 			return err
 		}
 		n := min(c.o.PageEntries, p.n-j*c.o.PageEntries)
-		keys, values = c.readPart(page, n, "keys", keys), c.readPart(page, n, "values", values)
+		keys, values = c.readPart(&p.mem.keys, page, n, keys), c.readPart(&p.mem.values, page, n, values)
 	}
 	return w.flush()
 }

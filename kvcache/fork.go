@@ -18,9 +18,9 @@ func (c *Cache) Fork() (*Cache, error) {
 		p, q := &c.heads[i], &f.heads[i]
 		q.pageList = p.mem.share(p.pageList)
 		q.n, q.base, q.dropped = p.n, p.base, p.dropped
-		f.pages.Add(int64(len(q.blocks)))
+		f.held.Add(int64(len(q.blocks)) * p.mem.pageBytes)
 	}
-	f.raiseHigh(f.pages.Load())
+	f.raiseHigh(f.held.Load())
 	f.checkAll()
 	return f, nil
 }
@@ -34,13 +34,13 @@ func (c *Cache) SetMaxBytes(n int64) error {
 	if n < 0 {
 		return fmt.Errorf("limit a cache: a limit of %d bytes, expected 0 or more", n)
 	}
-	pages := int64(math.MaxInt64)
+	most := int64(math.MaxInt64)
 	if n > 0 {
-		pages = n / c.pageBytes()
+		most = n
 	}
-	if c.pages.Load() > pages {
+	if c.held.Load() > most {
 		return fmt.Errorf("limit a cache: %w: %d bytes are held, the limit is %d", ErrFull, c.Bytes(), n)
 	}
-	c.o.MaxBytes, c.maxPages = n, pages
+	c.o.MaxBytes, c.maxBytes = n, most
 	return nil
 }

@@ -12,10 +12,10 @@ import (
 
 // pool holds the memory that the caches of a family share.
 type pool struct {
-	pageBytes int
-	host      *memory
-	device    *memory      // nil if no layer is on a device
-	caches    atomic.Int64 // not yet closed
+	host   *memory
+	wide   *memory      // of layers with wide keys, nil if there are none
+	device *memory      // nil if no layer is on a device
+	caches atomic.Int64 // not yet closed
 }
 
 // memory is where pages are stored.
@@ -25,10 +25,13 @@ type pool struct {
 // only keys and values are ever read from the device. Whoever holds the page also
 // holds the block: the block's reference count says whether the page is shared.
 type memory struct {
-	arena  *arena.Arena
-	layout kernels.PageLayout
-	posOff int              // offset of the positions in a block
-	device kernels.PagePool // nil on the host
+	arena     *arena.Arena
+	layout    kernels.PageLayout
+	pageBytes int64
+	keys      pageRows
+	values    pageRows
+	posOff    int              // offset of the positions in a block
+	device    kernels.PagePool // nil on the host
 }
 
 // pageList lists the pages of a head: slices of equal length, or nil.
@@ -38,36 +41,70 @@ type pageList struct {
 	remote []kernels.DevicePage // on a device: the pages
 }
 
-func newPool(o Options) (*pool, error) {
-	l := o.layout()
-	p := &pool{pageBytes: l.Bytes(), host: &memory{layout: l, posOff: l.PositionsAt()}}
-	var err error
+func newMemory(l kernels.PageLayout) *memory {
+	return &memory{layout: l, pageBytes: int64(l.Bytes()), keys: keyRows(l), values: valueRows(l)}
+}
+
+// newHostMemory returns memory for pages on the host.
+func newHostMemory(o *Options, l kernels.PageLayout) (*memory, error) {
+	m := newMemory(l)
+	m.posOff = l.PositionsAt()
 	pages := arena.New
 	if o.HugePages {
 		pages = arena.NewHuge
 	}
-	if p.host.arena, err = pages(p.pageBytes); err != nil {
-		return nil, err
+	return m, m.open(o, pages, l.Bytes())
+}
+
+// open makes the arena of blocks and charges a page for each.
+func (m *memory) open(o *Options, pages func(blockSize int) (*arena.Arena, error), block int) (err error) {
+	if m.arena, err = pages(block); err == nil && o.Account != nil {
+		m.arena.Charge(m.pageBytes, o.Account.charge)
 	}
-	if o.Account != nil {
-		p.host.arena.Charge(int64(p.pageBytes), o.Account.charge)
+	return err
+}
+
+func newPool(o Options) (*pool, error) {
+	p := &pool{}
+	var err error
+	for layer := range o.Layers {
+		m := &p.host
+		if o.wideKeys(layer) {
+			m = &p.wide
+		}
+		if *m == nil {
+			if *m, err = newHostMemory(&o, o.Layout(layer)); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if p.host == nil {
+		p.host = p.wide
 	}
 	if o.Device == nil {
 		return p, nil
 	}
-	p.device = &memory{layout: l}
-	if p.device.arena, err = arena.New(4 * o.PageEntries); err != nil {
+	p.device = newMemory(o.Layout(0))
+	if err = p.device.open(&o, arena.New, 4*o.PageEntries); err != nil {
 		return nil, err
 	}
-	if o.Account != nil {
-		p.device.arena.Charge(int64(p.pageBytes), o.Account.charge)
-	}
-	p.device.device, err = o.Device.Pages(l)
+	p.device.device, err = o.Device.Pages(o.Layout(0))
 	return p, err
 }
 
+// hosts returns the memory on the host, without repetition.
+func (p *pool) hosts() []*memory {
+	if p.wide == nil || p.wide == p.host {
+		return []*memory{p.host}
+	}
+	return []*memory{p.host, p.wide}
+}
+
 func (p *pool) close() error {
-	err := p.host.arena.Close()
+	var err error
+	for _, m := range p.hosts() {
+		err = errors.Join(err, m.arena.Close())
+	}
 	if p.device != nil {
 		err = errors.Join(err, p.device.arena.Close(), p.device.device.Close())
 	}

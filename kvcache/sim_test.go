@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -241,7 +242,7 @@ func (s *sim) Reload(t *rapid.T) {
 
 func (s *sim) compare(t *rapid.T, c *Cache, n *naiveCache) {
 	require.NoError(t, c.Check())
-	pages := 0
+	held := 0
 	for i, p := range n.heads {
 		layer, head := i/s.o.KVHeads, i%s.o.KVHeads
 		pos, seeds := make([]int32, len(p)), make([]int32, len(p))
@@ -249,15 +250,37 @@ func (s *sim) compare(t *rapid.T, c *Cache, n *naiveCache) {
 			pos[j], seeds[j] = e.pos, e.seed
 		}
 		k, v := simRows(seeds, s.o.HeadDim)
+		s.round(layer, k, v)
 		name := fmt.Sprintf("layer %d head %d", layer, head)
 		require.Equal(t, n.base[i], c.Base(layer, head), name)
 		require.Equal(t, n.last(i), c.LastPosition(layer, head), name)
 		require.True(t, slices.Equal(pos, c.Positions(layer, head, nil)), "%s: got positions %v, want %v", name, c.Positions(layer, head, nil), pos)
 		require.True(t, slices.Equal(k, c.Keys(layer, head, 0, len(p), nil)), "%s: keys", name)
 		require.True(t, slices.Equal(v, c.Values(layer, head, 0, len(p), nil)), "%s: values", name)
-		pages += (len(p) + s.o.PageEntries - 1) / s.o.PageEntries
+		l := s.o.Layout(layer)
+		held += (len(p) + s.o.PageEntries - 1) / s.o.PageEntries * l.Bytes()
 	}
-	require.Equal(t, int64(pages)*c.Stats().PageBytes, c.Bytes(), "bytes held")
+	require.Equal(t, int64(held), c.Bytes(), "bytes held")
+	require.Equal(t, c.Bytes(), c.Stats().Bytes)
+}
+
+// round rounds keys and values to what a layer stores of them, each by itself.
+func (s *sim) round(layer int, k, v []float32) {
+	l := s.o.Layout(layer)
+	l.PageEntries = 16
+	page := make([]byte, l.Bytes())
+	round := func(r kernels.IntRows, x []float32) {
+		for ; len(x) > 0; x = x[l.HeadDim:] {
+			r.Store(kernels.CPU{}, unsafe.Pointer(&page[0]), 3, x[:l.HeadDim])
+			r.Load(kernels.CPU{}, unsafe.Pointer(&page[0]), 3, x[:l.HeadDim])
+		}
+	}
+	if r, ok := l.IntKeys(); ok {
+		round(r, k)
+	}
+	if r, ok := l.IntValues(); ok {
+		round(r, v)
+	}
 }
 
 // Check compares all caches and the reference counts of all pages.
@@ -281,7 +304,9 @@ func (s *sim) Check(t *rapid.T) {
 		require.Equal(t, n, b.Refs(), "references of a page")
 	}
 	p := s.caches[0].PoolStats()
-	require.Equal(t, int64(len(refs))*s.caches[0].Stats().PageBytes, p.Bytes, "bytes of the family")
+	if s.o.WideKeys == nil {
+		require.Equal(t, int64(len(refs))*s.caches[0].Stats().PageBytes, p.Bytes, "bytes of the family")
+	}
 	require.Equal(t, int64(len(s.caches)), p.Caches)
 }
 
@@ -297,15 +322,32 @@ func testSimulation(t *testing.T, at place) {
 			PageEntries: rapid.SampledFrom([]int{16, 64}).Draw(t, "page"), // a page of one tile, and of four
 			Windows:     []int{0, rapid.SampledFrom([]int{8, 60}).Draw(t, "window")},
 		})}
-		c, err := New(s.o)
-		require.NoError(t, err)
-		s.caches = []*Cache{c}
-		s.naive = []*naiveCache{{heads: make([][]naiveEntry, 4), base: make([]int, 4), drop: []int32{-1, -1, -1, -1}}}
-		defer func() {
-			for _, c := range s.caches {
-				require.NoError(t, c.Close())
-			}
-		}()
-		t.Repeat(rapid.StateMachineActions(s))
+		s.run(t)
 	})
+}
+
+// TestSimulationOfIntegers is the simulation with entries of 8 and 4 bits.
+func TestSimulationOfIntegers(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		types := rapid.SampledFrom([][2]tensor.Type{{tensor.I8}, {tensor.Q4_0}, {tensor.I8, tensor.Q4_0}}).Draw(t, "types")
+		s := &sim{o: Options{
+			Layers: 2, KVHeads: 2, Type: types[0], Values: types[1], PageEntries: 16,
+			HeadDim: rapid.SampledFrom([]int{32, 96}).Draw(t, "head dim"),
+			Windows: []int{0, 60}, WideKeys: rapid.SampledFrom([][]bool{nil, {false, true}, {true, false}}).Draw(t, "wide keys"),
+		}}
+		s.run(t)
+	})
+}
+
+func (s *sim) run(t *rapid.T) {
+	c, err := New(s.o)
+	require.NoError(t, err)
+	s.caches = []*Cache{c}
+	s.naive = []*naiveCache{{heads: make([][]naiveEntry, 4), base: make([]int, 4), drop: []int32{-1, -1, -1, -1}}}
+	defer func() {
+		for _, c := range s.caches {
+			require.NoError(t, c.Close())
+		}
+	}()
+	t.Repeat(rapid.StateMachineActions(s))
 }

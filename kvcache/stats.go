@@ -6,8 +6,8 @@ import "unsafe"
 type Stats struct {
 	Entries     int64 // over all heads
 	Pages       int64 // a shared page counts in each cache that shares it
-	PageBytes   int64 // bytes of a page: keys, values and positions
-	Bytes       int64 // Pages × PageBytes
+	PageBytes   int64 // bytes of a page of the first layer: keys, values and positions
+	Bytes       int64 // of all pages: Pages × PageBytes, unless Options.WideKeys makes them differ
 	SharedBytes int64 // part of Bytes in pages that forks also hold
 	SlackBytes  int64 // part of Bytes in places without an entry
 	DeviceBytes int64 // part of Bytes on the device
@@ -17,24 +17,25 @@ type Stats struct {
 
 // Stats returns the current contents of the cache.
 func (c *Cache) Stats() Stats {
-	s := Stats{PageBytes: c.pageBytes(), HighWater: c.high.Load() * c.pageBytes()}
+	s := Stats{PageBytes: c.heads[0].mem.pageBytes, HighWater: c.high.Load()}
 	for i := range c.heads {
 		p := &c.heads[i]
+		size := p.mem.pageBytes
+		s.Bytes += int64(len(p.blocks)) * size
+		s.SlackBytes += int64(len(p.blocks))*size - int64(p.n)*size/int64(c.o.PageEntries)
 		s.Entries += int64(p.n)
 		s.Pages += int64(len(p.blocks))
 		s.TableBytes += bytesOf(p.blocks) + bytesOf(p.pages) + bytesOf(p.remote)
 		if p.mem.device != nil {
-			s.DeviceBytes += int64(len(p.blocks)) * s.PageBytes
+			s.DeviceBytes += int64(len(p.blocks)) * size
 			s.TableBytes += int64(len(p.blocks) * p.mem.arena.BlockSize())
 		}
 		for _, b := range p.blocks {
 			if b.Shared() {
-				s.SharedBytes += s.PageBytes
+				s.SharedBytes += size
 			}
 		}
 	}
-	s.Bytes = s.Pages * s.PageBytes
-	s.SlackBytes = s.Bytes - s.Entries*(s.PageBytes/int64(c.o.PageEntries))
 	return s
 }
 
@@ -43,11 +44,9 @@ func bytesOf[T any](s []T) int64 {
 	return int64(cap(s)) * int64(unsafe.Sizeof(t))
 }
 
-func (c *Cache) pageBytes() int64 { return int64(c.pool.pageBytes) }
-
 // Bytes returns the bytes of all pages of the cache, slack and positions
 // included. It may be called at any time.
-func (c *Cache) Bytes() int64 { return c.pages.Load() * c.pageBytes() }
+func (c *Cache) Bytes() int64 { return c.held.Load() }
 
 // PoolStats describes the contents of a family of caches in total, on the host and on
 // the device.
@@ -60,8 +59,12 @@ type PoolStats struct {
 // PoolStats returns the current contents of the cache's family. It may be called at any
 // time.
 func (c *Cache) PoolStats() PoolStats {
-	s := c.pool.host.arena.Stats()
-	p := PoolStats{Caches: c.pool.caches.Load(), Bytes: s.Live, FreeBytes: s.Warm}
+	p := PoolStats{Caches: c.pool.caches.Load()}
+	for _, m := range c.pool.hosts() {
+		s := m.arena.Stats()
+		p.Bytes += s.Live
+		p.FreeBytes += s.Warm
+	}
 	if m := c.pool.device; m != nil {
 		live := m.device.Bytes()
 		p.Bytes += live

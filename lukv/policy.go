@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+
+	"github.com/lukv/lukv/kvcache"
 )
 
 // Policy says how a cache is compressed: which entries matter (metric), how
@@ -26,6 +28,10 @@ type Policy struct {
 	Ratio        float64 `json:"ratio,omitempty"`
 	BudgetTokens int     `json:"budget_tokens,omitempty"`
 	BudgetBytes  int64   `json:"budget_bytes,omitempty"`
+
+	// CacheType is the type of cached keys and values, as kvcache.ParseType reads it; empty:
+	// that of the session.
+	CacheType string `json:"cache_type,omitempty"`
 
 	Rounding Rounding `json:"rounding,omitzero"`
 
@@ -158,6 +164,11 @@ func (p *Policy) Validate() error {
 		return fmt.Errorf("policy: rounding is given beside compat, expected one of them")
 	case p.Protection != nil && (p.Protection.Sinks < 0 || p.Protection.Sinks > maxSlots || p.Protection.Window < 0 || p.Protection.Window > maxSlots):
 		return fmt.Errorf("policy: protection of %d sinks and a window of %d, expected 0 to %d", p.Protection.Sinks, p.Protection.Window, maxSlots)
+	}
+	if p.CacheType != "" {
+		if _, _, err := kvcache.ParseType(p.CacheType); err != nil {
+			return fmt.Errorf("policy: %w", err)
+		}
 	}
 	m, a := p.named()
 	if _, err := NewMetric(m); err != nil {

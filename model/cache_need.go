@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/kvcache"
 	"github.com/lukv/lukv/lukv"
 )
 
@@ -66,9 +67,10 @@ const defaultPageEntries = 64
 // needCounter counts pages.
 type needCounter struct {
 	m     *Model
-	page  kernels.PageLayout
-	chunk int          // tokens that a layer with a window holds besides its window
-	loss  *LossOptions // of the session, nil if its loss is not to be measured
+	cache kvcache.Options
+	page  kernels.PageLayout // of the first layer
+	chunk int                // tokens that a layer with a window holds besides its window
+	loss  *LossOptions       // of the session, nil if its loss is not to be measured
 }
 
 func (n *needCounter) pages(entries int) int64 {
@@ -82,10 +84,22 @@ func (n *needCounter) layer(at, tokens int) int64 {
 		// Only whole pages are freed, so one may hold a single entry of the window.
 		tokens = min(tokens, win+n.chunk+n.page.PageEntries)
 	}
-	return n.bytes(n.pages(tokens) * int64(n.m.cfg.KVHeads))
+	return n.bytes(at, n.pages(tokens)*int64(n.m.cfg.KVHeads))
 }
 
-func (n *needCounter) bytes(pages int64) int64 { return pages * int64(n.page.Bytes()) }
+// bytes returns the size of pages of a layer.
+func (n *needCounter) bytes(at int, pages int64) int64 {
+	return pages * int64(n.cache.Layout(at).Bytes())
+}
+
+// largest is bytes for the layer with the largest pages.
+func (n *needCounter) largest(pages int64) int64 {
+	most := int64(0)
+	for at := range n.m.cfg.Layers {
+		most = max(most, n.bytes(at, pages))
+	}
+	return most
+}
 
 // whole returns the bytes of an uncompressed cache of the given number of tokens.
 func (n *needCounter) whole(tokens int) int64 {
@@ -140,7 +154,7 @@ func (n *needCounter) repetition(plan *lukv.Compiled, context int) int64 {
 	}
 	const lead = 64 // the instructions and the preceding tokens, rounded up
 	tokens := min(text.Chunk, context) + lead + len(text.Suffix)
-	return n.bytes((n.pages(tokens) + 1) * int64(n.m.cfg.KVHeads))
+	return n.largest((n.pages(tokens) + 1) * int64(n.m.cfg.KVHeads))
 }
 
 // kept returns the bytes of a layer after the cut, with the tokens before and after
@@ -148,11 +162,11 @@ func (n *needCounter) repetition(plan *lukv.Compiled, context int) int64 {
 func (n *needCounter) kept(d lukv.Demand, budgets [][]int, at, before, rest int) int64 {
 	heads := n.m.cfg.KVHeads
 	if budgets == nil { // the heads of a layer compete for a common budget
-		return n.bytes(n.pages((before+d.Share()+rest)*heads) + int64(heads))
+		return n.bytes(at, n.pages((before+d.Share()+rest)*heads)+int64(heads))
 	}
 	pages := int64(0)
 	for _, b := range budgets[at] {
 		pages += n.pages(before + min(b, d.T) + rest)
 	}
-	return n.bytes(pages)
+	return n.bytes(at, pages)
 }

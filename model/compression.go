@@ -36,8 +36,11 @@ func newCompression(m *Model, o SessionOptions) (*compression, error) {
 	if o.Compression == nil {
 		return nil, nil
 	}
+	if err := checkCacheType(o.Compression, &o); err != nil {
+		return nil, fmt.Errorf("compression: %w", err)
+	}
 	c := m.cfg
-	shape := lukv.CacheShape{Layers: c.Layers, KVHeads: c.KVHeads, BytesPerEntry: 2 * o.CacheType.Bytes(c.HeadDim)}
+	shape := lukv.CacheShape{Layers: c.Layers, KVHeads: c.KVHeads, BytesPerEntry: m.entryBytes(&o)}
 	for at, w := range c.Windows {
 		if w > 0 {
 			if shape.Excluded == nil {

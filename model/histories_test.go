@@ -115,7 +115,7 @@ func newHistory(t *testing.T, seed uint64) *history {
 		h.decodes = true
 		policy = decodePolicies()[rng.IntN(len(decodePolicies()))]
 	}
-	o := SessionOptions{Compression: policy, CacheType: []tensor.Type{0, tensor.F32, tensor.F16, tensor.BF16}[rng.IntN(4)]}
+	o := SessionOptions{Compression: policy, CacheType: []tensor.Type{0, tensor.F32, tensor.F16, tensor.BF16, tensor.I8}[rng.IntN(5)]}
 	precision := []Precision{PrecisionF32, PrecisionBF16}[rng.IntN(2)]
 	h.teller = fmt.Sprintf("seed %d, %+v, %v", seed, *cfg, policy)
 	for k := range 3 {
@@ -123,7 +123,7 @@ func newHistory(t *testing.T, seed uint64) *history {
 		var d *testdevice.Device
 		if k > 0 {
 			o.ChunkTokens, o.PageEntries, o.Lookup = 1+rng.IntN([]int{40, 600}[rng.IntN(2)]), 16<<rng.IntN(4), rng.IntN(2) == 0
-			if k == 2 || rng.IntN(2) == 0 {
+			if o.CacheType != tensor.I8 && (k == 2 || rng.IntN(2) == 0) {
 				d = newFakeDevice()
 				options = append(options, WithOpenDevice(d), WithDeviceLayers(1+rng.IntN(cfg.Layers)))
 			}

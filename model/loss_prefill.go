@@ -155,5 +155,5 @@ func (n *needCounter) sweepNeed(o *LossOptions) int64 {
 		return 0
 	}
 	const frame = 8 // tokens before a passage, rounded up
-	return n.bytes((n.pages(sweepTokens+max(frame, len(o.Frame))) + 1) * int64(n.m.cfg.KVHeads))
+	return n.largest((n.pages(sweepTokens+max(frame, len(o.Frame))) + 1) * int64(n.m.cfg.KVHeads))
 }

@@ -3,7 +3,6 @@ package model
 import (
 	"fmt"
 
-	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/kvcache"
 	"github.com/lukv/lukv/lukv"
 )
@@ -44,7 +43,7 @@ func (s *Session) growth(n int, comp *compression) (cache, work int64, err error
 				if win := c.Windows[at]; win > 0 {
 					after = max(held, min(after, win+count.chunk+count.page.PageEntries))
 				}
-				cache += count.bytes(count.pages(after) - count.pages(held))
+				cache += count.bytes(at, count.pages(after)-count.pages(held))
 			}
 		}
 		return cache, 0, nil
@@ -64,7 +63,7 @@ func (s *Session) growth(n int, comp *compression) (cache, work int64, err error
 			if win > 0 {
 				pages = count.pages(s.cache.Len(at, 0))
 			}
-			work += count.bytes(pages * int64(c.KVHeads))
+			work += count.bytes(at, pages*int64(c.KVHeads))
 		}
 	}
 	if s.opts.ProbeLoss != nil { // streams of the sweep
@@ -78,11 +77,11 @@ func (s *Session) growth(n int, comp *compression) (cache, work int64, err error
 
 // needCounter counts the pages of the session's cache.
 func (s *Session) needCounter() needCounter {
-	page := kernels.PageLayout{Type: s.opts.CacheType, HeadDim: s.m.cfg.HeadDim, PageEntries: s.opts.PageEntries}
-	if page.PageEntries == 0 {
-		page.PageEntries = defaultPageEntries
+	o := s.cacheOptions()
+	if o.PageEntries == 0 {
+		o.PageEntries = defaultPageEntries
 	}
-	return needCounter{m: s.m, page: page, chunk: s.opts.ChunkTokens, loss: s.opts.ProbeLoss}
+	return needCounter{m: s.m, cache: o, page: o.Layout(0), chunk: s.opts.ChunkTokens, loss: s.opts.ProbeLoss}
 }
 
 // tokenBlock is how many bytes a session takes for tokens from the memory of all

@@ -41,6 +41,7 @@ type Model struct {
 	norm   []float32    // [Hidden]
 	head   []hostLinear // the one from actNorm to actLogits, [Vocab, Hidden]
 	layers []hostDecoder
+	wide   []bool // layers whose keys need bf16 in a cache of integers, nil: none
 	eos    []int32
 
 	// What the operands of products must hold: those of width Hidden or
@@ -168,8 +169,8 @@ func newModel(ctx context.Context, cfg *Config, w *Weights, opts []Option) (*Mod
 	m := &Model{
 		cfg: cfg, plan: slices.Clone(cfg.layerPlans()), weights: w, precision: o.precision, cpu: *o.cpu,
 		ropes: ropes, still: &rope{headDim: cfg.HeadDim, freq: make([]float64, cfg.HeadDim/2), factor: 1}, log: o.logger, digests: o.digests,
-		embed:  matrix(w.Embed),
-		head:   []hostLinear{{w: matrix(w.Head), dst: actLogits}},
+		embed: matrix(w.Embed),
+		head:  []hostLinear{{w: matrix(w.Head), dst: actLogits}}, wide: findLargeBiases(w.Layers),
 		layers: make([]hostDecoder, cfg.Layers),
 	}
 	m.identity = sync.OnceValue(func() (id string) {

@@ -38,9 +38,12 @@ func traceOf(t testing.TB, s *Session, prompt, steps []int32) []float32 {
 func TestCacheTypes(t *testing.T) {
 	for _, shape := range testShapes {
 		for _, precision := range []Precision{PrecisionF32, PrecisionBF16} {
-			for _, cache := range []tensor.Type{tensor.F32, tensor.F16, tensor.BF16} {
+			for _, cache := range []tensor.Type{tensor.F32, tensor.F16, tensor.BF16, tensor.I8, tensor.Q4_0} {
 				if shape.name == "odd-bf16" && cache != tensor.BF16 {
 					continue // no kernel takes its sizes: all portable, and slow
+				}
+				if cache == tensor.Q4_0 && shape.dim%32 != 0 {
+					continue // refused
 				}
 				t.Run(fmt.Sprint(shape, "/", precision, "/", cache), func(t *testing.T) {
 					prompt, steps := randomTokens(promptLen, 97, 1), randomTokens(6, 97, 2)

@@ -24,8 +24,10 @@ type SessionOptions struct {
 	MaxTokens int
 
 	// CacheType is the element type of cached keys and values: F32, F16 or
-	// BF16. The default is F32 with PrecisionF32, otherwise BF16.
-	CacheType tensor.Type
+	// BF16, or, on the host, I8 or Q4_0 (see kernels.IntRows). The default is F32 with PrecisionF32,
+	// otherwise BF16. CacheValues is that of values, if it is not CacheType. A cache type that
+	// Compression names comes before both.
+	CacheType, CacheValues tensor.Type
 
 	// PageEntries is the page size of the cache in entries (default 64), and
 	// MaxCacheBytes a bound on its bytes (default none; ErrFull of package
@@ -151,14 +153,14 @@ func (m *Model) newSession(o SessionOptions) (*Session, error) {
 	if o.ChunkTokens == 0 {
 		o.ChunkTokens = defaultChunk
 	}
-	if o.CacheType == 0 {
-		o.CacheType = tensor.F32
-		if m.precision.roundsBF16() {
-			o.CacheType = tensor.BF16
-		}
+	if err := m.resolveCacheType(&o); err != nil {
+		return nil, err
 	}
 	s := &Session{m: m, opts: o}
 	s.one[0] = s
+	if err := s.cacheOptions().Validate(); err != nil {
+		return nil, err
+	}
 	var err error
 	s.comp, err = newCompression(m, o)
 	return s, err
@@ -167,13 +169,17 @@ func (m *Model) newSession(o SessionOptions) (*Session, error) {
 // defaultChunk is the default of SessionOptions.ChunkTokens.
 const defaultChunk = 512
 
-func (s *Session) cacheOptions() kvcache.Options {
-	c := s.m.cfg
+func (s *Session) cacheOptions() kvcache.Options { return s.m.cacheOptions(&s.opts, s.comp != nil) }
+
+// cacheOptions returns the options of a session's cache.
+func (m *Model) cacheOptions(o *SessionOptions, evicts bool) kvcache.Options {
+	c := m.cfg
 	return kvcache.Options{
-		Layers: c.Layers, KVHeads: c.KVHeads, HeadDim: c.HeadDim, CPU: &s.m.cpu,
-		Type: s.opts.CacheType, PageEntries: s.opts.PageEntries, HugePages: s.opts.HugePages && s.comp == nil,
-		Windows: c.Windows, MaxBytes: s.opts.MaxCacheBytes, Account: s.m.memory,
-		Device: s.m.Device(), DeviceLayers: s.m.DeviceLayers(),
+		Layers: c.Layers, KVHeads: c.KVHeads, HeadDim: c.HeadDim, CPU: &m.cpu,
+		Type: o.CacheType, Values: o.CacheValues, WideKeys: m.wideKeys(o),
+		PageEntries: o.PageEntries, HugePages: o.HugePages && !evicts,
+		Windows: c.Windows, MaxBytes: o.MaxCacheBytes, Account: m.memory,
+		Device: m.Device(), DeviceLayers: m.DeviceLayers(),
 	}
 }
 
@@ -188,7 +194,7 @@ func (s *Session) attentionInBF16() bool { return s.m.attentionInBF16(s.opts.Cac
 // page returns the layout of the cache's pages.
 func (s *Session) page() kernels.PageLayout {
 	o := s.cache.Options()
-	return kernels.PageLayout{Type: o.Type, HeadDim: o.HeadDim, PageEntries: o.PageEntries}
+	return o.Layout(0)
 }
 
 // slots returns the number of logical slots of a layer's KV head, view what attention

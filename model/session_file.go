@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/binary"
@@ -371,13 +372,20 @@ func (m *Model) made(meta map[string]string) error {
 // came with it.
 func (m *Model) assemble(cache *kvcache.Cache, extra map[string]tensor.Tensor, h *sessionHeader) (*Session, error) {
 	have, o, state := cache.Options(), h.options, h.state
-	if o.CacheType != 0 && o.CacheType != have.Type {
-		return nil, fmt.Errorf("cache of type %v, want %v", have.Type, o.CacheType)
+	type types struct{ keys, values tensor.Type }
+	found := types{have.Type, cmp.Or(have.Values, have.Type)}
+	if o.CacheType == 0 {
+		o.CacheType, o.CacheValues = found.keys, found.values
 	}
-	o.CacheType = have.Type
 	s, err := m.newSession(o)
 	if err != nil {
 		return nil, err
+	}
+	if want := (types{s.opts.CacheType, s.opts.CacheValues}); found != want {
+		return nil, fmt.Errorf("cache of type %s, want %s", kvcache.TypeName(found.keys, found.values), kvcache.TypeName(want.keys, want.values))
+	}
+	if want := s.cacheOptions().WideKeys; !slices.Equal(have.WideKeys, want) {
+		return nil, fmt.Errorf("cache with bf16 keys in layers %v, want %v", have.WideKeys, want)
 	}
 	if want := s.cacheOptions(); have.Layers != want.Layers || have.KVHeads != want.KVHeads || have.HeadDim != want.HeadDim {
 		return nil, fmt.Errorf("cache of %d layers of %d KV heads of %d, the model has %d of %d of %d",

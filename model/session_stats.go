@@ -40,11 +40,12 @@ type LayerStats struct {
 func (s *Session) Stats() SessionStats {
 	defer s.quiet()()
 	st := s.stats
+	st.FullBytes = 0
 	c := s.m.cfg
-	page, entry := s.cache.Options().PageEntries, int64(2*c.HeadDim*s.opts.CacheType.Bytes(1))
-	var fullPages int64
+	cache := s.cache.Options()
+	page := cache.PageEntries
 	for at := range c.Layers {
-		kept, whole := st.Entries, st.FullEntries
+		kept, whole, layout := st.Entries, st.FullEntries, cache.Layout(at)
 		l := LayerStats{Window: c.Windows[at], Entries: make([]int, c.KVHeads)}
 		full := s.pos
 		if l.Window > 0 {
@@ -56,9 +57,9 @@ func (s *Session) Stats() SessionStats {
 			// A windowed layer holds whole pages around its window.
 			held := max(full, l.Entries[h])
 			st.FullEntries += int64(held)
-			fullPages += int64((held + page - 1) / page)
+			st.FullBytes += int64((held+page-1)/page) * int64(layout.Bytes())
 		}
-		l.Bytes = (st.Entries - kept) * entry
+		l.Bytes = (st.Entries - kept) * int64(layout.KeyBytes()+layout.ValueBytes())
 		if st.FullEntries > whole {
 			l.Ratio = 1 - float64(st.Entries-kept)/float64(st.FullEntries-whole)
 		}
@@ -66,7 +67,6 @@ func (s *Session) Stats() SessionStats {
 	}
 	cs := s.cache.Stats()
 	st.CacheBytes, st.PeakBytes, st.DeviceBytes = cs.Bytes, cs.HighWater, cs.DeviceBytes
-	st.FullBytes = fullPages * cs.PageBytes
 	if st.FullEntries > 0 {
 		st.Ratio = 1 - float64(st.Entries)/float64(st.FullEntries)
 	}

@@ -48,6 +48,8 @@ func TestDocumentsSurvive(t *testing.T) {
 		"with a profile": {"ratio": 0.5, "metric": object{"name": "keydiff"}, "allocator": object{"name": "lukv"}, "profile": "keydiff"},
 		"without":        {"ratio": 0.3, "metric": "snapkv"},
 		"uncompressed":   nil,
+		"in 8 bits":      {"ratio": 0.3, "metric": "snapkv", "cache_type": "int8"},
+		"in 4 bits":      {"cache_type": "int4"},
 	}
 	docs := map[string]document{}
 	answers := map[string]string{}
@@ -68,7 +70,9 @@ func TestDocumentsSurvive(t *testing.T) {
 		docs[name] = doc
 		answers[name], _ = answer(doc.ID)
 	}
-	require.Len(t, docs, 3)
+	require.Less(t, docs["in 8 bits"].Cache.Bytes*10, docs["without"].Cache.Bytes*6)
+	require.Less(t, docs["in 4 bits"].Cache.Bytes*10, docs["uncompressed"].Cache.Bytes*4)
+	require.Len(t, docs, 5)
 	get := func(path string) (int, string) {
 		status, text, _ := ts.do(t, "GET", path, "")
 		return status, text
@@ -128,7 +132,7 @@ func TestDocumentsSurvive(t *testing.T) {
 	// What is deleted is gone, also from disk.
 	before, err := filepath.Glob(filepath.Join(dir, "prefixes", "*", "*.session"))
 	require.NoError(t, err)
-	for _, name := range []string{"with a profile", "uncompressed"} {
+	for _, name := range []string{"with a profile", "uncompressed", "in 8 bits", "in 4 bits"} {
 		status, body, _ := ts.do(t, "DELETE", "/v1/documents/"+docs[name].ID, "")
 		require.Equal(t, 200, status, body)
 		require.NoFileExists(t, filepath.Join(dir, "documents", documentFile("", docs[name].ID)))

@@ -152,7 +152,7 @@ type cacheBlock struct{ entries, count int64 }
 // newCacheBlock finds the entries of a page, and how many blocks the limit on caches
 // has room for; 0 without a limit.
 func newCacheBlock(m *model.Model, o engine.Options) (b cacheBlock, err error) {
-	so := model.SessionOptions{CacheType: o.CacheType, PageEntries: o.PageEntries}
+	so := model.SessionOptions{CacheType: o.CacheType, CacheValues: o.CacheValues, PageEntries: o.PageEntries}
 	one, err := m.CacheNeed(so, model.Lengths{Rest: 1})
 	for b.entries = 16; err == nil && 2*b.entries <= int64(m.Config().MaxPositions); b.entries *= 2 {
 		var need model.CacheNeed

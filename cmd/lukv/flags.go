@@ -18,6 +18,7 @@ import (
 	"github.com/lukv/lukv/internal/inputfile"
 	"github.com/lukv/lukv/internal/strictjson"
 	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/kvcache"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/model/builtin"
@@ -36,7 +37,7 @@ type runtimeFlags struct {
 	Threads    int      `group:"model" placeholder:"N" help:"Use N threads (default: all processors)."`
 	Precision  string   `group:"model" enum:"auto,bf16,int8,f32" default:"auto" help:"Set the precision of activations in products: ${enum}. With int8, those with quantised weights round them to 8-bit integers."`
 	CPU        string   `group:"model" name:"cpu" default:"auto" help:"Set the instruction set: auto, portable, avx2, avx512, avx512vnni, avx512bf16, neon. Results do not depend on it."`
-	CacheType  string   `group:"model" enum:"auto,f32,f16,bf16" default:"auto" help:"Set the type of cached keys and values: ${enum}."`
+	CacheType  string   `group:"model" enum:"auto,f32,f16,bf16,int8,k8v4,int4" default:"auto" help:"Set the type of cached keys and values: ${enum}. int8 halves the cache, int4 halves it again; k8v4 has keys of 8 bits and values of 4."`
 	MaxContext int      `group:"model" placeholder:"N" help:"Limit the context to N tokens, answer included (default: the model's limit)."`
 	MaxCache   byteSize `group:"model" placeholder:"SIZE" help:"Limit the cache to SIZE, such as 512MiB (default: no limit)."`
 	deviceFlags
@@ -93,10 +94,15 @@ func (f *runtimeFlags) open(e *env, name string) (*model.Model, error) {
 
 // session returns the session options that the flags ask for.
 func (f *runtimeFlags) session() model.SessionOptions {
-	types := map[string]tensor.Type{"f32": tensor.F32, "f16": tensor.F16, "bf16": tensor.BF16}
-	return model.SessionOptions{
-		MaxTokens: f.MaxContext, CacheType: types[f.CacheType], MaxCacheBytes: int64(f.MaxCache),
-	}
+	o := model.SessionOptions{MaxTokens: f.MaxContext, MaxCacheBytes: int64(f.MaxCache)}
+	o.CacheType, o.CacheValues = cacheTypes(f.CacheType)
+	return o
+}
+
+// cacheTypes returns the types of a cache by the name that a flag allows; 0 for auto.
+func cacheTypes(name string) (keys, values tensor.Type) {
+	keys, values, _ = kvcache.ParseType(name)
+	return keys, values
 }
 
 // verifyFlag is for commands that read or write saved caches.
@@ -229,7 +235,7 @@ func (f *policyFlags) policy(m *model.Model, name string) (*lukv.Policy, error) 
 			return nil, err
 		}
 	}
-	if !p.Enabled() {
+	if !p.Enabled() && p.CacheType == "" {
 		return nil, nil
 	}
 	if f.Profile != "" && !p.UsesProfile() {

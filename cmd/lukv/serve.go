@@ -261,8 +261,9 @@ func (c *serveCmd) open(e *env, s *serve.Server, events *kvevents.Publisher, log
 	var models []*model.Model
 	o := engine.Options{
 		MaxBytes: int64(c.MaxCache), MaxRunning: c.MaxRunning, MaxQueue: c.MaxQueue, Latency: c.Latency,
-		Requests: c.account(), MaxTokens: c.MaxContext, CacheType: c.session().CacheType, Lookup: c.Lookup, Log: log,
+		Requests: c.account(), MaxTokens: c.MaxContext, Lookup: c.Lookup, Log: log,
 	}
+	o.CacheType, o.CacheValues = cacheTypes(c.CacheType)
 	if c.Store != "" {
 		o.Store, o.StoreBytes = filepath.Join(c.Store, "prefixes"), int64(c.StoreBytes)
 	}

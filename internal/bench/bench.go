@@ -11,6 +11,7 @@ import (
 
 	"github.com/lukv/lukv/internal/sysmem"
 	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/kvcache"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/tensor"
 )
@@ -424,7 +425,7 @@ func (r *runner) points(s *Source, m *model.Model) ([]*course, error) {
 		for _, depth := range o.Depth {
 			for _, comp := range comps {
 				k := base
-				k.Cache, k.Depth = cache.String(), depth
+				k.Cache, k.Depth = cacheName(cache), depth
 				if comp.on() {
 					k.Metric, k.Allocator = comp.names()
 					k.Ratio, k.BudgetTokens, k.BudgetBytes = comp.Ratio, comp.BudgetTokens, comp.BudgetBytes
@@ -455,4 +456,13 @@ func (r *runner) points(s *Source, m *model.Model) ([]*course, error) {
 		}
 	}
 	return out, nil
+}
+
+// cacheName returns the name of a type of caches: that of the element, or of kvcache.ParseType for
+// integers.
+func cacheName(t tensor.Type) string {
+	if t == tensor.I8 || t == tensor.Q4_0 {
+		return kvcache.TypeName(t, 0)
+	}
+	return t.String()
 }

@@ -82,10 +82,20 @@ func (c *course) policy() (*lukv.Policy, error) {
 	return c.comp.policy(c.m)
 }
 
+// layout returns the layout of the cache's pages, entryBytes the size of a key and a value.
+func (c *course) layout() kernels.PageLayout {
+	return kernels.PageLayout{Type: c.cache, HeadDim: c.m.Config().HeadDim, PageEntries: pageEntries}
+}
+
+func (c *course) entryBytes() int64 {
+	l := c.layout()
+	return int64(l.KeyBytes() + l.ValueBytes())
+}
+
 // need estimates the bytes of all caches of the point at their largest.
 func (c *course) need(policy *lukv.Policy) int64 {
 	cfg := c.m.Config()
-	pageBytes := int64(pageEntries * (2*c.cache.Bytes(cfg.HeadDim) + 4))
+	pageBytes := int64(c.layout().Bytes())
 	heads := int64(cfg.KVHeads)
 	pages := func(n int) int64 { return int64((n + pageEntries - 1) / pageEntries) }
 	kept := func(n int) int { // entries of a head, on average
@@ -93,7 +103,7 @@ func (c *course) need(policy *lukv.Policy) int64 {
 		case c.key.BudgetTokens > 0:
 			return min(n, c.key.BudgetTokens)
 		case c.key.BudgetBytes > 0:
-			whole := int64(cfg.Layers) * heads * int64(2*c.cache.Bytes(cfg.HeadDim))
+			whole := int64(cfg.Layers) * heads * c.entryBytes()
 			return int(min(int64(n), c.key.BudgetBytes/whole+1))
 		}
 		return int(float64(n)*(1-c.key.Ratio)) + 1
@@ -362,7 +372,7 @@ func (c *course) decode(ctx context.Context, sessions []*model.Session, sample *
 		c.point.AttentionFlop += flop
 		// Each slot is one key and one value, used by all heads of a group for
 		// 4·HeadDim operations each.
-		c.point.CacheRead += flop / int64(2*cfg.Heads/cfg.KVHeads) * int64(c.cache.Bytes(1))
+		c.point.CacheRead += flop / int64(2*cfg.Heads/cfg.KVHeads) * c.entryBytes() / int64(2*cfg.HeadDim)
 	}
 	c.point.BytesPerStep = c.m.StepBytes(c.key.Batch) + c.point.CacheRead
 	ready()
@@ -489,8 +499,7 @@ func (c *course) beside(ctx context.Context, sessions []*model.Session, sample *
 
 // full returns the speed of the prefill without compression.
 func (c *course) full(ctx context.Context) (float64, error) {
-	o := c.opts
-	o.Compression = nil
+	o := c.opts.WithoutCompression()
 	s, err := c.m.NewSession(o)
 	if err != nil {
 		return 0, err

@@ -1,0 +1,270 @@
+//go:build !purego
+
+#include "textflag.h"
+
+// Rows of scores and sums are ROW bytes apart, those of 16-bit numbers half of that.
+#define ROW 1088
+#define HALF 544
+
+// func scoresIntVNNI(a *intScores)
+TEXT ·scoresIntVNNI(SB), NOSPLIT, $0-8
+	MOVQ a+0(FP), AX
+	MOVQ 0(AX), DI   // p
+	MOVQ 8(AX), SI   // q
+	MOVQ 16(AX), DX  // k
+	MOVQ 24(AX), R8  // scales
+	MOVQ 32(AX), R9  // step
+	MOVQ 40(AX), R10 // factors
+	MOVQ 48(AX), R11 // pairs
+	MOVQ 56(AX), R12 // groups
+	MOVQ 64(AX), R13 // tiles
+	MOVQ 72(AX), BX  // next
+	VBROADCASTSS 0(R10), Z24
+	VBROADCASTSS 4(R10), Z25
+	VBROADCASTSS 8(R10), Z26
+	VBROADCASTSS 12(R10), Z27
+tile:
+	VPXORD Z28, Z28, Z28
+	VPXORD Z29, Z29, Z29
+	VPXORD Z30, Z30, Z30
+	VPXORD Z31, Z31, Z31
+	MOVQ SI, CX
+	MOVQ R8, R14
+	MOVQ R12, AX
+group:
+	VPXORD Z0, Z0, Z0
+	VPXORD Z1, Z1, Z1
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	VPXORD Z6, Z6, Z6
+	VPXORD Z7, Z7, Z7
+	MOVQ R11, R10
+pair:
+	VPMOVSXBW 0(DX), Z8
+	VPMOVSXBW 32(DX), Z9
+	VPDPWSSD.BCST 0(CX), Z8, Z0
+	VPDPWSSD.BCST HALF(CX), Z8, Z1
+	VPDPWSSD.BCST 2*HALF(CX), Z8, Z2
+	VPDPWSSD.BCST 3*HALF(CX), Z8, Z3
+	PREFETCHT1 (BX)
+	VPDPWSSD.BCST 4(CX), Z9, Z4
+	VPDPWSSD.BCST 4+HALF(CX), Z9, Z5
+	VPDPWSSD.BCST 4+2*HALF(CX), Z9, Z6
+	VPDPWSSD.BCST 4+3*HALF(CX), Z9, Z7
+	ADDQ $64, DX
+	ADDQ $64, BX
+	ADDQ $8, CX
+	SUBQ $2, R10
+	JNZ pair
+	VMOVUPS (R14), Z8
+	VPADDD Z4, Z0, Z0
+	VPADDD Z5, Z1, Z1
+	VPADDD Z6, Z2, Z2
+	VPADDD Z7, Z3, Z3
+	VMULPS Z24, Z8, Z9
+	VMULPS Z25, Z8, Z10
+	VMULPS Z26, Z8, Z11
+	VMULPS Z27, Z8, Z12
+	VCVTDQ2PS Z0, Z0
+	VCVTDQ2PS Z1, Z1
+	VCVTDQ2PS Z2, Z2
+	VCVTDQ2PS Z3, Z3
+	VFMADD231PS Z9, Z0, Z28
+	VFMADD231PS Z10, Z1, Z29
+	VFMADD231PS Z11, Z2, Z30
+	VFMADD231PS Z12, Z3, Z31
+	ADDQ R9, R14
+	DECQ AX
+	JNZ group
+	VMOVUPS Z28, 0(DI)
+	VMOVUPS Z29, ROW(DI)
+	VMOVUPS Z30, 2*ROW(DI)
+	VMOVUPS Z31, 3*ROW(DI)
+	ADDQ $64, DI
+	ADDQ $64, R8
+	DECQ R13
+	JNZ tile
+	VZEROUPPER
+	RET
+
+#define LOAD_WEIGHTS \
+	VPBROADCASTD 0(R10), Z20; \
+	VPBROADCASTD HALF(R10), Z21; \
+	VPBROADCASTD 2*HALF(R10), Z22; \
+	VPBROADCASTD 3*HALF(R10), Z23
+
+// Sixteen columns of four rows.
+#define COLUMNS(at, v, a, b, c, d) \
+	VPMOVSXBW at(R11), v; \
+	VPDPWSSD Z20, v, a; \
+	VPDPWSSD Z21, v, b; \
+	VPDPWSSD Z22, v, c; \
+	VPDPWSSD Z23, v, d
+
+#define LOAD(at, a, b, c, d) \
+	VMOVDQU32 at(DI), a; \
+	VMOVDQU32 at+ROW(DI), b; \
+	VMOVDQU32 at+2*ROW(DI), c; \
+	VMOVDQU32 at+3*ROW(DI), d
+
+#define STORE(at, a, b, c, d) \
+	VMOVDQU32 a, at(DI); \
+	VMOVDQU32 b, at+ROW(DI); \
+	VMOVDQU32 c, at+2*ROW(DI); \
+	VMOVDQU32 d, at+3*ROW(DI)
+
+#define NEXT_PAIR \
+	ADDQ R8, R11; \
+	ADDQ $4, R10; \
+	DECQ R12
+
+// func valuesIntVNNI(a *intValues)
+TEXT ·valuesIntVNNI(SB), NOSPLIT, $0-8
+	MOVQ a+0(FP), AX
+	MOVQ 0(AX), DI  // acc
+	MOVQ 8(AX), SI  // w
+	MOVQ 16(AX), DX // v
+	MOVQ 24(AX), R8 // stride
+	MOVQ 32(AX), R9 // pairs
+	MOVQ 40(AX), CX // cols
+	MOVQ 48(AX), BX // next
+columns64:
+	SUBQ $64, CX
+	JLT columns32
+	MOVQ DX, R11
+	MOVQ SI, R10
+	MOVQ R9, R12
+	LOAD(0, Z0, Z1, Z2, Z3)
+	LOAD(64, Z4, Z5, Z6, Z7)
+	LOAD(128, Z8, Z9, Z10, Z11)
+	LOAD(192, Z12, Z13, Z14, Z15)
+pair64:
+	LOAD_WEIGHTS
+	COLUMNS(0, Z16, Z0, Z1, Z2, Z3)
+	PREFETCHT1 (BX)
+	COLUMNS(32, Z17, Z4, Z5, Z6, Z7)
+	COLUMNS(64, Z18, Z8, Z9, Z10, Z11)
+	PREFETCHT1 64(BX)
+	COLUMNS(96, Z19, Z12, Z13, Z14, Z15)
+	ADDQ $128, BX
+	NEXT_PAIR
+	JNZ pair64
+	STORE(0, Z0, Z1, Z2, Z3)
+	STORE(64, Z4, Z5, Z6, Z7)
+	STORE(128, Z8, Z9, Z10, Z11)
+	STORE(192, Z12, Z13, Z14, Z15)
+	ADDQ $256, DI
+	ADDQ $128, DX
+	JMP columns64
+columns32:
+	ADDQ $32, CX
+	JLT columns16
+	MOVQ DX, R11
+	MOVQ SI, R10
+	MOVQ R9, R12
+	LOAD(0, Z0, Z1, Z2, Z3)
+	LOAD(64, Z4, Z5, Z6, Z7)
+pair32:
+	LOAD_WEIGHTS
+	COLUMNS(0, Z16, Z0, Z1, Z2, Z3)
+	PREFETCHT1 (BX)
+	COLUMNS(32, Z17, Z4, Z5, Z6, Z7)
+	ADDQ $64, BX
+	NEXT_PAIR
+	JNZ pair32
+	STORE(0, Z0, Z1, Z2, Z3)
+	STORE(64, Z4, Z5, Z6, Z7)
+	ADDQ $128, DI
+	ADDQ $64, DX
+	SUBQ $32, CX
+columns16:
+	ADDQ $16, CX
+	JLT done
+	MOVQ DX, R11
+	MOVQ SI, R10
+	MOVQ R9, R12
+	LOAD(0, Z0, Z1, Z2, Z3)
+pair16:
+	LOAD_WEIGHTS
+	COLUMNS(0, Z16, Z0, Z1, Z2, Z3)
+	NEXT_PAIR
+	JNZ pair16
+	STORE(0, Z0, Z1, Z2, Z3)
+done:
+	VZEROUPPER
+	RET
+
+// PRODUCTS sets z to x·s, 0 where x is 0.
+#define PRODUCTS(at, z) \
+	VMOVUPS at(SI), z; \
+	VCMPPS $4, Z14, z, K1; \
+	VMULPS.Z at(R8), z, K1, z
+
+// func roundInt16AVX512(n *int16, x, s *float32, count int, magnitude float32) (factor float32)
+//
+// count is a positive multiple of 16.
+TEXT ·roundInt16AVX512(SB), NOSPLIT, $0-44
+	MOVQ n+0(FP), DI
+	MOVQ x+8(FP), SI
+	MOVQ s+16(FP), R8
+	MOVQ count+24(FP), CX
+	VPTERNLOGD $0xff, Z15, Z15, Z15
+	VPSRLD $1, Z15, Z15 // all but the sign
+	VPXORD Z14, Z14, Z14
+	VPXORD Z0, Z0, Z0
+	MOVQ CX, DX
+most:
+	PRODUCTS(0, Z1)
+	VPANDD Z15, Z1, Z1
+	VPMAXUD Z1, Z0, Z0
+	ADDQ $64, SI
+	ADDQ $64, R8
+	SUBQ $16, DX
+	JNZ most
+	VEXTRACTI64X4 $1, Z0, Y1
+	VPMAXUD Y1, Y0, Y0
+	VEXTRACTI128 $1, Y0, X1
+	VPMAXUD X1, X0, X0
+	VPSHUFD $0x4e, X0, X1
+	VPMAXUD X1, X0, X0
+	VPSHUFD $0xb1, X0, X1
+	VPMAXUD X1, X0, X0
+	VMOVD X0, AX
+	VXORPS X5, X5, X5
+	CMPL AX, $0x0d800000 // 2^-100
+	JCS none
+	VPCMPEQD X5, X5, X5 // NaN
+	CMPL AX, $0x7f800000
+	JCC none
+	VMOVSS magnitude+32(FP), X1
+	VDIVSS X0, X1, X2
+	VDIVSS X1, X0, X5
+	VBROADCASTSS X2, Z2
+	MOVQ x+8(FP), SI
+	MOVQ s+16(FP), R8
+next:
+	PRODUCTS(0, Z1)
+	VMULPS Z2, Z1, Z1
+	VCVTPS2DQ Z1, Z1
+	VPMOVSDW Z1, Y1
+	VMOVDQU Y1, (DI)
+	ADDQ $64, SI
+	ADDQ $64, R8
+	ADDQ $32, DI
+	SUBQ $16, CX
+	JNZ next
+	VMOVSS X5, factor+40(FP)
+	VZEROUPPER
+	RET
+none:
+	VPXOR Y0, Y0, Y0
+zero:
+	VMOVDQU Y0, (DI)
+	ADDQ $32, DI
+	SUBQ $16, CX
+	JNZ zero
+	VMOVSS X5, factor+40(FP)
+	VZEROUPPER
+	RET

@@ -1,0 +1,112 @@
+package model
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+
+	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/kvcache"
+	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/tensor"
+)
+
+// resolveCacheType fills in the types of cached keys and values.
+func (m *Model) resolveCacheType(o *SessionOptions) (err error) {
+	if p := o.Compression; p != nil && p.CacheType != "" {
+		if o.CacheType, o.CacheValues, err = kvcache.ParseType(p.CacheType); err != nil {
+			return err
+		}
+	}
+	if o.CacheType == 0 {
+		o.CacheType = tensor.F32
+		if m.precision.roundsBF16() {
+			o.CacheType = tensor.BF16
+		}
+	}
+	o.CacheValues = cmp.Or(o.CacheValues, o.CacheType)
+	return nil
+}
+
+// WithoutCompression returns the options without a policy, but with the cache type that it names,
+// for sessions that are compressed later.
+func (o SessionOptions) WithoutCompression() SessionOptions {
+	if p := o.Compression; p != nil && p.CacheType != "" {
+		if keys, values, err := kvcache.ParseType(p.CacheType); err == nil {
+			o.CacheType, o.CacheValues = keys, values
+		}
+	}
+	o.Compression = nil
+	return o
+}
+
+// checkCacheType returns an error if a policy names another cache type than a session has.
+func checkCacheType(p *lukv.Policy, o *SessionOptions) error {
+	if p.CacheType == "" {
+		return nil
+	}
+	keys, values, err := kvcache.ParseType(p.CacheType)
+	if err == nil && (keys != o.CacheType || values != o.CacheValues) {
+		err = fmt.Errorf("cache type %s, but the session's cache is %s", p.CacheType, kvcache.TypeName(o.CacheType, o.CacheValues))
+	}
+	return err
+}
+
+// largeKeyBias is the magnitude of a bias of the key projection from which on a layer's keys are
+// cached in bf16 where others are integers. Such a bias is added to every key: it sets the scale
+// of the whole row, and the part that differs from key to key is lost. In Qwen2 and Qwen2.5
+// the first and last layers have biases in the hundreds, where elsewhere they are small.
+const largeKeyBias = 50
+
+// wideKeys returns the layers whose keys a cache of integers holds in bf16, nil for none.
+func (m *Model) wideKeys(o *SessionOptions) []bool {
+	l := kernels.PageLayout{Type: o.CacheType, Values: o.CacheValues}
+	if _, ok := l.IntKeys(); !ok {
+		return nil
+	}
+	return m.wide
+}
+
+// findLargeBiases returns the layers with a large bias of keys, nil if there are none.
+func findLargeBiases(layers []LayerWeights) []bool {
+	var wide []bool
+	for at := range layers {
+		if largestElement(layers[at].KBias) < largeKeyBias {
+			continue
+		}
+		if wide == nil {
+			wide = make([]bool, len(layers))
+		}
+		wide[at] = true
+	}
+	return wide
+}
+
+func largestElement(t tensor.Tensor) float64 {
+	if t.Data == nil {
+		return 0
+	}
+	most := 0.0
+	for _, x := range t.Float32s(nil) {
+		most = max(most, math.Abs(float64(x)))
+	}
+	return most
+}
+
+// entryBytes returns the size of a key and a value, scales included; if it differs between
+// layers, the mean over those without a sliding window, rounded up.
+func (m *Model) entryBytes(o *SessionOptions) int {
+	cache, sum, layers := m.cacheOptions(o, false), 0, 0
+	for at, window := range m.cfg.Windows {
+		if window == 0 {
+			l := cache.Layout(at)
+			sum += l.KeyBytes() + l.ValueBytes()
+			layers++
+		}
+	}
+	if layers == 0 {
+		l := cache.Layout(0)
+		return l.KeyBytes() + l.ValueBytes()
+	}
+	return (sum + layers - 1) / layers
+}
