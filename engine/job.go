@@ -44,6 +44,8 @@ type job struct {
 	at      int // tokens of the prompt in the session once fill is done
 	cached  int // of these, kept
 
+	counted Usage // what of its tokens the engine's counters have
+
 	choices []*choice
 	echoed  int // tokens of the prompt sent so far
 

@@ -32,8 +32,8 @@ type Request struct {
 	Context   int
 	Protected int
 
-	// Sampling says how tokens are drawn. MaxTokens 0 means what the prompt leaves of
-	// Options.MaxTokens. YieldEnd includes the token that ends the answer in the
+	// Sampling says how tokens are drawn. MaxTokens 0 means
+	// Options.DefaultAnswer; Options.MaxAnswer bounds it. YieldEnd includes the token that ends the answer in the
 	// events.
 	Sampling model.Sampling
 
@@ -150,11 +150,17 @@ func (e *Engine) check(r *Request) error {
 
 // answerTokens returns the most tokens that an answer may have.
 func (e *Engine) answerTokens(r *Request) int {
-	switch n := r.Sampling.MaxTokens; {
-	case r.PromptOnly:
+	if r.PromptOnly {
 		return 0
-	case n > 0:
-		return n
 	}
-	return e.o.MaxTokens - len(r.Prompt)
+	n := r.Sampling.MaxTokens
+	if n == 0 {
+		if n = e.o.MaxTokens - len(r.Prompt); e.o.DefaultAnswer > 0 {
+			n = min(n, e.o.DefaultAnswer)
+		}
+	}
+	if e.o.MaxAnswer > 0 {
+		n = min(n, e.o.MaxAnswer)
+	}
+	return n
 }

@@ -157,7 +157,11 @@ func (o *outcome) add(stream *engine.Stream, q *engine.Request, document string)
 	u := stream.Usage()
 	o.tokens.Prompt += u.Prompt
 	o.tokens.Cached += u.Cached
+	o.tokens.Evicted += u.Evicted
 	o.tokens.Generated += u.Generated
+	o.tokens.Queued += u.Queued
+	o.tokens.Prefill += u.Prefill
+	o.tokens.Decoding += u.Decoding
 	o.usage.add(u)
 	if q.Policy == nil {
 		return

@@ -279,6 +279,7 @@ type textAnswer struct {
 	Choices []textChoice `json:"choices"`
 	Usage   *usage       `json:"usage,omitempty"`
 	Cache   *cacheUse    `json:"kv_cache,omitempty"`
+	Timings *timings     `json:"timings,omitempty"`
 
 	Progress *promptProgress `json:"prompt_progress,omitempty"`
 }
@@ -444,7 +445,7 @@ func (f *textFormat) progress(out *eventStream, k int, p *promptProgress) {
 }
 
 func (f *textFormat) end(w http.ResponseWriter, out *eventStream, sum *outcome) error {
-	f.answer.Choices, f.answer.Usage, f.answer.Cache = []textChoice{}, &sum.usage, sum.cache
+	f.answer.Choices, f.answer.Usage, f.answer.Cache, f.answer.Timings = []textChoice{}, &sum.usage, sum.cache, newTimings(sum.tokens)
 	if out != nil {
 		if f.c.usage {
 			out.send(f.answer)

@@ -216,7 +216,8 @@ func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 func (s *Server) Handler() http.Handler {
 	cross := http.NewCrossOriginProtection()
 	cross.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		writeError(w, r, &apiError{status: http.StatusForbidden, Type: "permission_error", Message: "requests from other sites are refused"})
+		writeError(w, r, &apiError{status: http.StatusForbidden, Type: "permission_error", Message: fmt.Sprintf(
+			"requests from pages of other sites are refused, here of %.200q; lukv serve --cors-origin allows the origin of a page", r.Header.Get("Origin"))})
 	}))
 	for _, origin := range s.o.Origins {
 		cross.AddTrustedOrigin(origin) // an invalid one is one that no browser sends

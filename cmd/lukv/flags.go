@@ -38,7 +38,7 @@ type runtimeFlags struct {
 	CPU        string   `group:"model" name:"cpu" default:"auto" help:"Set the instruction set: auto, portable, avx2, avx512, avx512vnni, avx512bf16, neon. Results do not depend on it."`
 	CacheType  string   `group:"model" enum:"auto,f32,f16,bf16" default:"auto" help:"Set the type of cached keys and values: ${enum}."`
 	MaxContext int      `group:"model" placeholder:"N" help:"Limit the context to N tokens, answer included (default: the model's limit)."`
-	MaxCache   byteSize `group:"model" placeholder:"SIZE" help:"Limit the cache to SIZE, such as 512MiB (default: no limit)."`
+	MaxCache   byteSize `group:"model" placeholder:"SIZE" help:"Limit the cache to SIZE, such as 512MiB (default: no limit; for lukv serve, half of the memory that is free after the weights)."`
 	deviceFlags
 }
 
