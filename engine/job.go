@@ -300,7 +300,13 @@ func (j *job) next() (bool, error) {
 			each = func(i int, logits []float32) error { j.echo(at+i+1, logits); return nil }
 		}
 		var err error
-		if j.fill, err = j.session.StartPrefill(j.req.Prompt[at:end], each); err != nil {
+		if hidden := j.req.Hidden; hidden != nil {
+			each = func(i int, state []float32) error { hidden(i, state); return nil }
+			j.fill, err = j.session.StartPrefillHidden(j.req.Prompt, each)
+		} else {
+			j.fill, err = j.session.StartPrefill(j.req.Prompt[at:end], each)
+		}
+		if err != nil {
 			return false, err
 		}
 		j.at = end

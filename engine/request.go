@@ -70,6 +70,12 @@ type Request struct {
 	// PromptOnly prefills the prompt, adds it to the prefix cache and generates nothing.
 	PromptOnly bool
 
+	// Hidden, if not nil, gets the hidden state after the last norm of every token i of the
+	// prompt, in order, valid during the call (see [Engine.Embed]). It needs PromptOnly and no
+	// policy; the prefix cache is not used. After a request has lost its cache to others it
+	// begins again with token 0. The answers of all requests wait for it.
+	Hidden func(i int, state []float32)
+
 	// Inspect, if not nil, is called once with the session after the prefill, before the
 	// first token is drawn. The answers of all requests wait for it. It may look at the
 	// cache, but must not change or retain anything.
@@ -128,6 +134,8 @@ func (e *Engine) check(r *Request) error {
 		return fmt.Errorf("%d protected tokens, expected 0 or more and less than the %d of the context", r.Protected, r.Context)
 	case r.Policy != nil && (r.Context < 1 || r.Context > len(r.Prompt)):
 		return fmt.Errorf("a context of %d tokens, expected 1 to %d, those of the prompt", r.Context, len(r.Prompt))
+	case r.Hidden != nil && (!r.PromptOnly || r.Policy != nil || r.Echo):
+		return errors.New("hidden states need PromptOnly, and neither a policy nor an echo")
 	case len(r.Prompt) > e.o.MaxTokens || r.Sampling.MaxTokens > e.o.MaxTokens-len(r.Prompt):
 		return fmt.Errorf("%w: %d tokens of prompt and %d of answer, there is room for %d",
 			model.ErrContextFull, len(r.Prompt), r.Sampling.MaxTokens, e.o.MaxTokens)

@@ -708,7 +708,7 @@ func TestGuards(t *testing.T) {
 	require.Equal(t, "GET, HEAD, POST", h.Get("Allow"))
 	h = check(404, "GET", "/nowhere", "")
 	require.NotEmpty(t, h.Get("X-Request-Id"))
-	check(501, "POST", "/v1/embeddings", "{}", "Authorization", "Bearer one")
+	check(501, "POST", "/v1/embeddings", `{"model":"needle/llama","input":"x"}`, "Authorization", "Bearer one")
 	check(200, "GET", "/health", "")
 	check(200, "GET", "/ready", "")
 	check(200, "GET", "/version", "")

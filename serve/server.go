@@ -124,7 +124,7 @@ func New(o Options) *Server {
 		"GET /v1/documents/{id}/kept":      s.keptOfDocument,
 		"GET /v1/documents/{id}/tokens":    s.documentTokens,
 		"GET /v1/kv_compression":           s.compressions,
-		"POST /v1/embeddings":              s.noEmbeddings,
+		"POST /v1/embeddings":              s.embeddings,
 	} {
 		s.mux.Handle(pattern, s.wrap(pattern, h))
 	}

@@ -48,6 +48,7 @@ type cli struct {
 	Serve    serveCmd    `cmd:"" help:"Serve a model over an OpenAI-compatible HTTP API."`
 	Bench    benchCmd    `cmd:"" help:"Benchmark speed against the machine's limits."`
 
+	Embed      embedCmd      `cmd:"" help:"Compute the embeddings of texts."`
 	Devices    devicesCmd    `cmd:"" help:"List the devices that models can run on."`
 	Tokenize   tokenizeCmd   `cmd:"" help:"Encode text with a model's tokenizer, or decode tokens."`
 	Template   templateCmd   `cmd:"" help:"Render a conversation with a model's chat template."`
