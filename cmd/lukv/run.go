@@ -365,10 +365,10 @@ func (r *runner) begin(contextText, prompt string) (*model.Session, error) {
 	return s, nil
 }
 
-// protected returns how many of the context's tokens belong to a system prompt that the
-// policy leaves alone.
+// protected returns how many of the tokens come before the context, written by the user or
+// by the template, and are left alone by the policy.
 func (r *runner) protected(policy *lukv.Policy, tokens []int32) (int, error) {
-	if r.System == "" || policy == nil || !budgeted(policy) {
+	if policy == nil || !budgeted(policy) {
 		return 0, nil
 	}
 	head, _ := r.framing.Prompt("", "", "")
@@ -376,8 +376,11 @@ func (r *runner) protected(policy *lukv.Policy, tokens []int32) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	if r.System == "" && len(front) < dialog.LeastFront {
+		return 0, nil
+	}
 	n := dialog.Protected(r.m, policy, front, tokens)
-	if n == 0 {
+	if n == 0 && r.System != "" {
 		r.e.note("note: this policy compresses the system prompt with the context")
 	}
 	return n, nil
