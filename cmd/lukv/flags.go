@@ -1,12 +1,14 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"math"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -536,12 +538,16 @@ func (f *samplingFlags) sampling(m *model.Model) (model.Sampling, error) {
 	return s, nil
 }
 
-// noteText prints a note if a document is no text, such as a PDF: the model would read its
-// bytes all the same.
-func (e *env) noteText(path string, data []byte) {
+// checkText returns an error if a document is a binary file, such as a PDF, and prints a note
+// if it is text in another encoding, whose bytes the model would read all the same.
+func (e *env) checkText(path string, data []byte) error {
+	if bytes.HasPrefix(data, []byte("%PDF-")) || bytes.IndexByte(data, 0) >= 0 {
+		return fmt.Errorf("%s: found a binary file (%s), expected text", path, http.DetectContentType(data))
+	}
 	if !utf8.Valid(data) {
 		e.note("note: %s is not text in UTF-8: bytes that are not are read as U+FFFD", path)
 	}
+	return nil
 }
 
 // noteSeed prints a note if --seed has no effect.

@@ -47,7 +47,7 @@ var inputCommands = []string{
 // noInputs lists the arguments and flags that look like input files but are not.
 var noInputs = strings.Fields(`run:--save run:--trace run:prompt chat:--save profile:--output profile:--npy probe:--output eval:--out inspect:--svg
 	analyze-losses:--out analyze-cost:--out analyze-needle:--out analyze-continuation:--out analyze-profiles:--out analyze-scores:--out plot:--html plot:--svg plot:--csv
-	gen-ruler:--out convert:out quantize:out serve:--store embed:text tokenize:text pull:name completion:shell`)
+	gen-ruler:--out convert:out quantize:out serve:--store embed:text tokenize:text pull:name rm:name completion:shell`)
 
 // TestInputCommandsAreAll: no argument or flag that takes a file is missing above.
 func TestInputCommandsAreAll(t *testing.T) {

@@ -270,7 +270,9 @@ func (r *runner) readContext() (string, error) {
 		if err != nil {
 			return "", fmt.Errorf("read context: %w", err)
 		}
-		r.e.noteText(path, data)
+		if err := r.e.checkText(path, data); err != nil {
+			return "", fmt.Errorf("read context: %w", err)
+		}
 		parts = append(parts, strings.ToValidUTF8(string(data), "\ufffd"))
 	}
 	return strings.Join(parts, "\n\n"), nil
@@ -568,7 +570,13 @@ func (r *runner) generate(s *model.Session, sampling model.Sampling) error {
 		r.result.Finish = model.FinishStop
 	}
 	r.result.Answer = answer.Text()
-	return write(end + "\n")
+	if err := write(end + "\n"); err != nil {
+		return err
+	}
+	if r.result.Finish == model.FinishLength {
+		r.e.note("note: the answer was cut after %s (%s)", report.Count(r.result.Stats.NewTokens, "token"), "--max-tokens, or the end of the context")
+	}
+	return nil
 }
 
 func (r *runner) token(t model.Token) runToken {

@@ -26,36 +26,36 @@ type serveCmd struct {
 
 	Models []string `arg:"" name:"model" help:"Checkpoint folders, names of models fetched by lukv pull, or builtin; NAME=MODEL serves a model under another name."`
 
-	Listen      string         `default:"127.0.0.1:8000" placeholder:"ADDRESS" help:"Listen on this address (default ${default}: this machine only)."`
-	KeyFile     string         `type:"path" placeholder:"FILE" help:"Accept the API keys in FILE, one per line, and that in LUKV_API_KEY. SIGHUP reloads this file and those of --tls-cert, --tls-key and --profile."`
-	Insecure    bool           `help:"Listen on addresses other than this machine's without an API key."`
-	Host        []string       `placeholder:"NAME" help:"Accept requests for this host name (default: this machine's names if the server listens only there, otherwise all names). May be repeated."`
-	CORSOrigin  []string       `name:"cors-origin" placeholder:"ORIGIN" help:"Allow web pages of this origin, such as https://chat.example (default: only the server's own page). May be repeated."`
-	TLSCert     string         `type:"path" placeholder:"FILE" help:"Serve HTTPS with this certificate."`
-	TLSKey      string         `type:"path" placeholder:"FILE" help:"Read the certificate's key from FILE."`
-	MaxBody     byteSize       `default:"32MiB" placeholder:"SIZE" help:"Refuse request bodies of more than SIZE (default ${default})."`
-	MaxConns    int            `name:"max-connections" default:"1024" placeholder:"N" help:"Accept at most N connections at once (default ${default}); further connections replace those that wait for their clients."`
-	MaxRequests byteSize       `name:"max-request-memory" placeholder:"SIZE" help:"Limit the memory of all requests and answers in progress, without caches, to SIZE (default: a quarter of the memory available at the start); refuse further requests with status 503."`
-	MaxRunning  int            `default:"64" placeholder:"N" help:"Decode at most N answers at once (default ${default})."`
-	MaxQueue    int            `default:"256" placeholder:"N" help:"Let at most N requests wait (default ${default}); refuse further requests with status 429."`
-	Latency     *time.Duration `placeholder:"TIME" help:"Aim for this time between tokens of an answer during the prefill of other prompts (default 100ms, or the time of a step with 128 tokens of prompts where that is longer). Less makes streams smoother and all answers together slower."`
-	MaxAnswer   *int           `placeholder:"N" help:"End answers after N tokens, whatever requests ask for (default: 4096 for requests that set no limit, none for others)."`
-	AnswerTime  time.Duration  `placeholder:"TIME" help:"End answers after this time of decoding (default: no limit)."`
-	Lookup      bool           `help:"Compute several tokens at once where an answer quotes its prompt; the answers are the same."`
-	Grace       time.Duration  `default:"1s" placeholder:"TIME" help:"After SIGTERM, accept requests for this time while /ready fails, so that routers can react (default ${default})."`
-	Drain       time.Duration  `default:"25s" placeholder:"TIME" help:"Then allow this time for answers in progress (default ${default})."`
-	LogFormat   string         `enum:"text,json" default:"text" help:"Set the form of the log, which has one line per request without its contents: ${enum}."`
-	UnloadAfter time.Duration  `placeholder:"TIME" help:"Load models on demand, and unload a model that is unused for this time."`
-	MaxMemory   byteSize       `placeholder:"SIZE" help:"Load models on demand, and unload the least recently used so that weights and caches of all models take at most SIZE. Needs --max-cache."`
-	Profile     []string       `type:"path" placeholder:"FILE" help:"Load a profile that kv_compression may name, by its file name without extension. May be repeated."`
-	Compress    string         `name:"kv-compression" placeholder:"JSON" help:"Set the policy, as JSON, for contexts and documents of requests without a policy."`
+	Listen      string         `group:"listen" default:"127.0.0.1:8000" placeholder:"ADDRESS" help:"Listen on this address (default ${default}: this machine only)."`
+	KeyFile     string         `group:"listen" type:"path" placeholder:"FILE" help:"Accept the API keys in FILE, one per line, and that in LUKV_API_KEY. SIGHUP reloads this file and those of --tls-cert, --tls-key and --profile."`
+	Insecure    bool           `group:"listen" help:"Listen on addresses other than this machine's without an API key."`
+	Host        []string       `group:"listen" placeholder:"NAME" help:"Accept requests for this host name (default: this machine's names if the server listens only there, otherwise all names). May be repeated."`
+	CORSOrigin  []string       `group:"listen" name:"cors-origin" placeholder:"ORIGIN" help:"Allow web pages of this origin, such as https://chat.example (default: only the server's own page). May be repeated."`
+	TLSCert     string         `group:"listen" type:"path" placeholder:"FILE" help:"Serve HTTPS with this certificate."`
+	TLSKey      string         `group:"listen" type:"path" placeholder:"FILE" help:"Read the certificate's key from FILE."`
+	MaxBody     byteSize       `group:"limits" default:"32MiB" placeholder:"SIZE" help:"Refuse request bodies of more than SIZE (default ${default})."`
+	MaxConns    int            `group:"limits" name:"max-connections" default:"1024" placeholder:"N" help:"Accept at most N connections at once (default ${default}); further connections replace those that wait for their clients."`
+	MaxRequests byteSize       `group:"limits" name:"max-request-memory" placeholder:"SIZE" help:"Limit the memory of all requests and answers in progress, without caches, to SIZE (default: a quarter of the memory available at the start); refuse further requests with status 503."`
+	MaxRunning  int            `group:"limits" default:"64" placeholder:"N" help:"Decode at most N answers at once (default ${default})."`
+	MaxQueue    int            `group:"limits" default:"256" placeholder:"N" help:"Let at most N requests wait (default ${default}); refuse further requests with status 429."`
+	Latency     *time.Duration `group:"limits" placeholder:"TIME" help:"Aim for this time between tokens of an answer during the prefill of other prompts (default 100ms, or the time of a step with 128 tokens of prompts where that is longer). Less makes streams smoother and all answers together slower."`
+	MaxAnswer   *int           `group:"limits" placeholder:"N" help:"End answers after N tokens, whatever requests ask for (default: 4096 for requests that set no limit, none for others)."`
+	AnswerTime  time.Duration  `group:"limits" placeholder:"TIME" help:"End answers after this time of decoding (default: no limit)."`
+	Lookup      bool           `group:"served" help:"Compute several tokens at once where an answer quotes its prompt; the answers are the same."`
+	Grace       time.Duration  `group:"limits" default:"1s" placeholder:"TIME" help:"After SIGTERM, accept requests for this time while /ready fails, so that routers can react (default ${default})."`
+	Drain       time.Duration  `group:"limits" default:"25s" placeholder:"TIME" help:"Then allow this time for answers in progress (default ${default})."`
+	LogFormat   string         `group:"listen" enum:"text,json" default:"text" help:"Set the form of the log, which has one line per request without its contents: ${enum}."`
+	UnloadAfter time.Duration  `group:"served" placeholder:"TIME" help:"Load models on demand, and unload a model that is unused for this time."`
+	MaxMemory   byteSize       `group:"served" placeholder:"SIZE" help:"Load models on demand, and unload the least recently used so that weights and caches of all models take at most SIZE. Needs --max-cache."`
+	Profile     []string       `group:"served" type:"path" placeholder:"FILE" help:"Load a profile that kv_compression may name, by its file name without extension. May be repeated."`
+	Compress    string         `group:"served" name:"kv-compression" placeholder:"JSON" help:"Set the policy, as JSON, for contexts and documents of requests without a policy."`
 
-	KVEvents       string `name:"kv-events" placeholder:"ADDRESS" help:"Publish the cached prompts at this address, for routers: vLLM's KV events over ZeroMQ."`
-	KVEventsReplay string `name:"kv-events-replay" placeholder:"ADDRESS" help:"Replay recent events at this address, for late subscribers."`
-	KVEventsName   string `name:"kv-events-name" placeholder:"NAME" help:"Publish events under this address and port, by which the router knows the server (default: those of --listen)."`
+	KVEvents       string `group:"events" name:"kv-events" placeholder:"ADDRESS" help:"Publish the cached prompts at this address, for routers: vLLM's KV events over ZeroMQ."`
+	KVEventsReplay string `group:"events" name:"kv-events-replay" placeholder:"ADDRESS" help:"Replay recent events at this address, for late subscribers."`
+	KVEventsName   string `group:"events" name:"kv-events-name" placeholder:"NAME" help:"Publish events under this address and port, by which the router knows the server (default: those of --listen)."`
 
-	Store      string   `type:"path" placeholder:"FOLDER" help:"Keep documents and caches of prompts in DIR across restarts."`
-	StoreBytes byteSize `placeholder:"SIZE" help:"Limit the stored caches of a model to SIZE and remove the least recently used (default: no limit)."`
+	Store      string   `group:"kept" type:"path" placeholder:"FOLDER" help:"Keep documents and caches of prompts in DIR across restarts."`
+	StoreBytes byteSize `group:"kept" placeholder:"SIZE" help:"Limit the stored caches of a model to SIZE and remove the least recently used (default: no limit)."`
 
 	runtimeFlags
 	verifyFlag
