@@ -22,6 +22,9 @@ func (s *Server) responseRequest(r *http.Request, f *fields) (*responseRequest, 
 			f.fail(key, "not supported: conversations are not stored, send the whole conversation as input")
 		}
 	}
+	if f.has("response_format") {
+		f.fail("response_format", "not a field of this endpoint, expected text.format")
+	}
 	refuse(f, "background", "false")
 	refuse(f, "truncation", `"disabled"`)
 	messages := []object{}
