@@ -140,8 +140,11 @@ func (c *Conversation) begin(ctx context.Context, head chat.Prompt) error {
 		return err
 	}
 	protected := 0
-	if c.System != "" && c.Document != "" {
-		protected = Protected(c.m, o.Compression, c.format.front(head, len(head.Text)-len(c.Document)), tokens)
+	if c.Document != "" {
+		front := c.format.front(head, len(head.Text)-len(c.Document))
+		if c.System != "" || len(front) >= LeastFront {
+			protected = Protected(c.m, o.Compression, front, tokens)
+		}
 	}
 	c.reading = len(tokens)
 	s, err := c.readContext(ctx, o, tokens, protected)

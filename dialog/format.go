@@ -176,10 +176,10 @@ var ErrNoPlace = errors.New("put the context in front of the conversation")
 // SplitTokens is Tokens for a conversation about a context, which is put at the
 // beginning of the first user message, followed by a blank line. The first n tokens are
 // those up to the end of the context, encoded on their own: they are the same for every
-// conversation with the same messages before it. If other messages or tools come before
-// the context, front holds the tokens of what comes before it, encoded on its own; see
-// [Protected]. Without a message of a user, without a context, and if the template
-// changes the context, the error wraps ErrNoPlace.
+// conversation with the same messages before it. front holds the tokens of what comes
+// before the context, encoded on its own: messages, tools, or at least [LeastFront] tokens of
+// the template, which may add a system prompt; see [Protected]. Without a message of a user,
+// without a context, and if the template changes the context, the error wraps ErrNoPlace.
 func (f *Format) SplitTokens(ctx context.Context, in chat.Input, text string, limit int) (tokens, front []int32, n int, err error) {
 	text = strings.TrimSpace(text) // templates do that, too
 	if text == "" {
@@ -207,8 +207,8 @@ func (f *Format) SplitTokens(ctx context.Context, in chat.Input, text string, li
 	if err != nil {
 		return nil, nil, 0, err
 	}
-	if at > 0 || in.Tools != nil {
-		front = f.front(head, start)
+	if front = f.front(head, start); at == 0 && in.Tools == nil && len(front) < LeastFront {
+		front = nil
 	}
 	rest, err := f.tok.EncodeContext(ctx, tail.Text, limit-len(tokens), tokenizer.EncodeOptions{Data: tail.Data})
 	return append(tokens, rest...), front, len(tokens), err

@@ -7,6 +7,11 @@ import (
 	"github.com/lukv/lukv/model"
 )
 
+// LeastFront is from how many tokens on what a template writes before a context by itself,
+// such as a system prompt of its own, stays uncompressed. Less, such as the header of a
+// message, is the beginning of the context, as in published evaluations.
+const LeastFront = 16
+
 // Protected returns how many of the tokens of a context stay uncompressed when a policy
 // compresses it: the prefix that they share with front, the tokens of what comes before
 // its text, encoded on its own. It returns 0 if the policy needs all of them because it

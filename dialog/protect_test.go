@@ -48,7 +48,7 @@ func TestSystemPromptStays(t *testing.T) {
 	in.Messages = in.Messages[1:]
 	_, none, _, err := f.SplitTokens(t.Context(), in, document, 2000)
 	require.NoError(t, err)
-	require.Empty(t, none, "there is nothing but the template")
+	require.Empty(t, none, "a header is the beginning of the context")
 
 	for _, x := range []struct {
 		policy lukv.Policy

@@ -55,13 +55,25 @@ type Options struct {
 	MaxQueueTokens int
 
 	// Latency is the time that may pass between two tokens of an answer during the prefill
-	// of other prompts, default 100 ms. Prefill gets the time that decoding leaves, but at
-	// least a little. It does not change answers.
+	// of other prompts. Prefill gets the time that decoding leaves, but at least 16 tokens of
+	// each step. The default, 0, is 100 ms, or the time of a step with 128 tokens of prompts
+	// where that is longer: with fewer, products read the weights so often that all requests
+	// together take longer. It does not change answers.
 	Latency time.Duration
 
 	// MaxTokens bounds the prompt and answer of a request together; both its default
 	// and its maximum are the model's context.
 	MaxTokens int
+
+	// MaxAnswer bounds the tokens of each answer, whatever its request asks for; 0: no bound.
+	// DefaultAnswer is the bound for requests that ask for none; 0: what the prompt leaves of
+	// MaxTokens. Answers that reach a bound end with model.FinishLength.
+	MaxAnswer, DefaultAnswer int
+
+	// AnswerTime bounds the time of decoding of each request: answers that are not complete
+	// by then end with model.FinishLength; 0: no bound. With a bound, how long an answer is
+	// depends on the machine.
+	AnswerTime time.Duration
 
 	// Lookup computes several tokens of an answer in one step if it quotes its prompt
 	// or itself (see model.SessionOptions), as long as few answers share the step. It
@@ -89,9 +101,6 @@ func (o Options) withDefaults(positions int) (Options, error) {
 	set(&o.MaxRunning, 64)
 	set(&o.MaxQueue, 256)
 	set(&o.MaxQueueTokens, 4<<20)
-	if o.Latency == 0 {
-		o.Latency = 100 * time.Millisecond
-	}
 	if o.PrefixCacheBytes == 0 {
 		o.PrefixCacheBytes = o.MaxBytes
 	}
@@ -117,7 +126,9 @@ func (o Options) withDefaults(positions int) (Options, error) {
 	case o.MaxQueue < 1 || o.MaxQueueTokens < 1:
 		return o, fmt.Errorf("a queue of %d requests of %d tokens, expected 1 or more", o.MaxQueue, o.MaxQueueTokens)
 	case o.Latency < 0:
-		return o, fmt.Errorf("a latency of %v, expected more than 0", o.Latency)
+		return o, fmt.Errorf("a latency of %v, expected 0 or more", o.Latency)
+	case o.MaxAnswer < 0 || o.DefaultAnswer < 0 || o.AnswerTime < 0:
+		return o, fmt.Errorf("answers of %d tokens (default %d) and %v, expected 0 or more", o.MaxAnswer, o.DefaultAnswer, o.AnswerTime)
 	}
 	return o, nil
 }
@@ -204,7 +215,7 @@ func New(m *model.Model, o Options) (*Engine, error) {
 		e.disk.windowed = e.cache.windowed
 		e.stats.stored.Store(e.disk.bytes)
 	}
-	e.pace = pace{target: o.Latency, most: e.chunk}
+	e.pace = newPace(o.Latency, e.chunk)
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	go e.loop()
 	return e, nil
@@ -494,9 +505,7 @@ func (e *Engine) finish(j *job, err error) {
 		if !j.isRead.IsZero() {
 			u.Prefill, u.Decoding = j.isRead.Sub(j.began), now.Sub(j.isRead)
 		}
-		for _, c := range j.choices {
-			u.Generated += c.drawn
-		}
+		u.Generated = j.drawn()
 	}
 	e.stats.ended(j, err)
 	e.account.Give(j.held)
@@ -546,12 +555,30 @@ type counters struct {
 	drafted, accepted                  atomic.Int64
 }
 
+// drawn returns the tokens of all answers so far.
+func (j *job) drawn() (n int) {
+	for _, c := range j.choices {
+		n += c.drawn
+	}
+	return n
+}
+
+// count counts the tokens of a request in progress.
+func (j *job) count() {
+	j.e.stats.tokens(j, Usage{Prompt: int(j.stream.reached.Load()), Cached: j.stream.Cached(), Generated: j.drawn()})
+}
+
+// tokens counts the tokens of a request up to those in u.
+func (c *counters) tokens(j *job, u Usage) {
+	c.promptTokens.Add(int64(u.Prompt - j.counted.Prompt))
+	c.cachedTokens.Add(int64(u.Cached - j.counted.Cached))
+	c.generated.Add(int64(u.Generated - j.counted.Generated))
+	j.counted = u
+}
+
 // ended counts a request that has ended.
 func (c *counters) ended(j *job, err error) {
-	u := j.stream.usage
-	c.promptTokens.Add(int64(u.Prompt))
-	c.cachedTokens.Add(int64(u.Cached))
-	c.generated.Add(int64(u.Generated))
+	c.tokens(j, j.stream.usage)
 	cause := context.Cause(j.ctx) // may be any error
 	switch {
 	case err == nil:
@@ -568,7 +595,8 @@ func (c *counters) ended(j *job, err error) {
 	}
 }
 
-// Stats are figures of an engine. Tokens are counted when their request ends.
+// Stats are figures of an engine. Tokens are counted with each step; at the end of a
+// request its [Usage] has been counted.
 type Stats struct {
 	Waiting, Running int64 // requests
 	ReservedBytes    int64 // for caches of running requests

@@ -44,6 +44,8 @@ type job struct {
 	at      int // tokens of the prompt in the session once fill is done
 	cached  int // of these, kept
 
+	counted Usage // what of its tokens the engine's counters have
+
 	choices []*choice
 	echoed  int // tokens of the prompt sent so far
 
@@ -301,7 +303,13 @@ func (j *job) next() (bool, error) {
 			each = func(i int, logits []float32) error { j.echo(at+i+1, logits); return nil }
 		}
 		var err error
-		if j.fill, err = j.session.StartPrefill(j.req.Prompt[at:end], each); err != nil {
+		if hidden := j.req.Hidden; hidden != nil {
+			each = func(i int, state []float32) error { hidden(i, state); return nil }
+			j.fill, err = j.session.StartPrefillHidden(j.req.Prompt, each)
+		} else {
+			j.fill, err = j.session.StartPrefill(j.req.Prompt[at:end], each)
+		}
+		if err != nil {
 			return false, err
 		}
 		j.at = end

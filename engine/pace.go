@@ -6,7 +6,8 @@ import "time"
 // took.
 type pace struct {
 	target time.Duration // between two tokens of an answer
-	most   int           // prompt tokens in a step
+	least  int           // prompt tokens in a step
+	most   int           // likewise
 
 	perToken float64 // seconds per prompt token, through all layers
 	decode   float64 // seconds per pass without prompts
@@ -15,16 +16,33 @@ type pace struct {
 // leastTokens of prompts go into every step, so that they never starve.
 const leastTokens = 16
 
+// efficientTokens of prompts in a step cost little more, each, than those of longer pieces.
+const efficientTokens = 128
+
+// defaultTarget is the time between two tokens of an answer, unless efficientTokens take
+// longer.
+const defaultTarget = 100 * time.Millisecond
+
+// newPace returns a pace of at most most prompt tokens in a step; target 0 stands for the
+// default.
+func newPace(target time.Duration, most int) pace {
+	p := pace{target: target, least: leastTokens, most: most}
+	if target == 0 {
+		p.target, p.least = defaultTarget, min(most, efficientTokens)
+	}
+	return p
+}
+
 // tokens returns the number of prompt tokens for the next step, in which answers,
 // if there are any, take one token each.
 func (p *pace) tokens(answers int) int {
-	if answers == 0 || p.perToken == 0 {
-		if answers == 0 {
-			return p.most
-		}
-		return leastTokens
+	switch {
+	case answers == 0:
+		return p.most
+	case p.perToken == 0:
+		return p.least
 	}
-	return max(leastTokens, min(p.most, int((p.target.Seconds()-p.decode)/p.perToken)))
+	return max(p.least, min(p.most, int((p.target.Seconds()-p.decode)/p.perToken)))
 }
 
 // weight is that of the newest measurement in the means, so that a few steps

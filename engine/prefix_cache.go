@@ -92,6 +92,9 @@ const prefixFormat = "prefix 1 "
 // whether the entry has the logits after its last token: without them it cannot begin an answer.
 func (j *job) usable(label string, n, length int, logits bool) int {
 	r := &j.req
+	if r.Hidden != nil { // wanted of every token
+		return 0
+	}
 	if label == j.front {
 		if n = min(n, r.Protected); n < leastShared {
 			return 0
@@ -179,7 +182,7 @@ func common(a, b []int32) int {
 // cache. One that compresses while decoding is not: its state depends on where the prompt
 // ended and the answer began.
 func (j *job) cacheable() bool {
-	return len(j.req.Prompt) >= leastShared && !j.countsPasses()
+	return len(j.req.Prompt) >= leastShared && !j.countsPasses() && j.req.Hidden == nil
 }
 
 // keep adds a fork of the session of a request after its prefill, if it fits into the room

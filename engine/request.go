@@ -32,8 +32,8 @@ type Request struct {
 	Context   int
 	Protected int
 
-	// Sampling says how tokens are drawn. MaxTokens 0 means what the prompt leaves of
-	// Options.MaxTokens. YieldEnd includes the token that ends the answer in the
+	// Sampling says how tokens are drawn. MaxTokens 0 means
+	// Options.DefaultAnswer; Options.MaxAnswer bounds it. YieldEnd includes the token that ends the answer in the
 	// events.
 	Sampling model.Sampling
 
@@ -74,6 +74,12 @@ type Request struct {
 	// model.SessionOptions: logits are computed for all of its tokens that are not
 	// in the prefix cache.
 	ProbeLoss bool
+
+	// Hidden, if not nil, gets the hidden state after the last norm of every token i of the
+	// prompt, in order, valid during the call (see [Engine.Embed]). It needs PromptOnly and no
+	// policy; the prefix cache is not used. After a request has lost its cache to others it
+	// begins again with token 0. The answers of all requests wait for it.
+	Hidden func(i int, state []float32)
 
 	// Inspect, if not nil, is called once with the session after the prefill, before the
 	// first token is drawn. The answers of all requests wait for it. It may look at the
@@ -133,6 +139,8 @@ func (e *Engine) check(r *Request) error {
 		return fmt.Errorf("%d protected tokens, expected 0 or more and less than the %d of the context", r.Protected, r.Context)
 	case r.Policy != nil && (r.Context < 1 || r.Context > len(r.Prompt)):
 		return fmt.Errorf("a context of %d tokens, expected 1 to %d, those of the prompt", r.Context, len(r.Prompt))
+	case r.Hidden != nil && (!r.PromptOnly || r.Policy != nil || r.Echo):
+		return errors.New("hidden states need PromptOnly, and neither a policy nor an echo")
 	case len(r.Prompt) > e.o.MaxTokens || r.Sampling.MaxTokens > e.o.MaxTokens-len(r.Prompt):
 		return fmt.Errorf("%w: %d tokens of prompt and %d of answer, there is room for %d",
 			model.ErrContextFull, len(r.Prompt), r.Sampling.MaxTokens, e.o.MaxTokens)
@@ -155,11 +163,17 @@ func (e *Engine) check(r *Request) error {
 
 // answerTokens returns the most tokens that an answer may have.
 func (e *Engine) answerTokens(r *Request) int {
-	switch n := r.Sampling.MaxTokens; {
-	case r.PromptOnly:
+	if r.PromptOnly {
 		return 0
-	case n > 0:
-		return n
 	}
-	return e.o.MaxTokens - len(r.Prompt)
+	n := r.Sampling.MaxTokens
+	if n == 0 {
+		if n = e.o.MaxTokens - len(r.Prompt); e.o.DefaultAnswer > 0 {
+			n = min(n, e.o.DefaultAnswer)
+		}
+	}
+	if e.o.MaxAnswer > 0 {
+		n = min(n, e.o.MaxAnswer)
+	}
+	return n
 }

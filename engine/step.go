@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"io"
+	"math"
 	"slices"
 	"time"
 
@@ -17,7 +18,7 @@ func (e *Engine) step() bool {
 	answers := len(e.parts)
 	budget := e.pace.tokens(answers)
 	budget -= e.addReplays(budget)
-	budget = max(leastTokens, budget)
+	budget = max(e.pace.least, budget)
 	layered, taken := e.addPrompts(budget)
 	taken += e.replayed
 	if len(e.parts) == 0 && layered == nil {
@@ -268,6 +269,7 @@ func (j *job) progressed() {
 		at -= j.fill.Remaining()
 	}
 	j.stream.reached.Store(max(j.stream.reached.Load(), int64(at)))
+	j.count()
 }
 
 // took updates the choice after a pass, and reports whether the pass fed the answer's
@@ -299,6 +301,10 @@ func (e *Engine) read(j *job) {
 	}
 	j.saved = st.FullBytes - st.CacheBytes
 	e.stats.saved.Add(j.saved)
+	if st.FullEntries > 0 {
+		lost := float64(st.FullEntries-st.Entries) / float64(st.FullEntries)
+		j.stream.usage.Evicted = int(math.Round(lost * float64(len(j.req.Prompt))))
+	}
 	j.stream.cache = CacheUse{Entries: st.Entries, FullEntries: st.FullEntries, Bytes: st.CacheBytes, FullBytes: st.FullBytes}
 	e.cache.keep(j, e.room())
 	e.stats.cached.Store(e.cache.bytes)
@@ -364,6 +370,7 @@ func (e *Engine) drawAll() bool {
 		}
 	}
 	for _, c := range ready {
+		c.j.count()
 		if c.j.over() && slices.Contains(e.running, c.j) {
 			e.leave(c.j)
 			e.finish(c.j, nil)
@@ -441,10 +448,15 @@ func (c *choice) drawOne() bool {
 	}
 	if stopped {
 		c.end(event, model.FinishStop)
-	} else if len(c.answer) >= j.answerTokens {
+	} else if len(c.answer) >= j.answerTokens || j.late() {
 		c.end(event, model.FinishLength)
 	}
 	return !c.done
+}
+
+// late reports whether the answers have taken all the time that they may take.
+func (j *job) late() bool {
+	return j.e.o.AnswerTime > 0 && time.Since(j.isRead) >= j.e.o.AnswerTime
 }
 
 // end ends the answer, with any text that was held back.

@@ -34,6 +34,7 @@ type Event struct {
 type Usage struct {
 	Prompt    int // tokens of the prompt
 	Cached    int // of these, found in the prefix cache
+	Evicted   int // entries that compression removed from the cache, in tokens of the prompt: the mean over heads
 	Generated int // over all choices, including those that ended answers
 
 	// How long the request waited, and how long its prefill and its decoding took.

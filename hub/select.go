@@ -20,7 +20,7 @@ const (
 var needed = []string{
 	"config.json", "generation_config.json",
 	"tokenizer.json", "tokenizer.model", "tekken.json", "tokenizer_config.json",
-	"special_tokens_map.json", "added_tokens.json", "chat_template.jinja",
+	"modules.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja",
 }
 
 // choose returns the files of s to download, as pointers into s.Files. index is
@@ -128,7 +128,8 @@ func (s *snapshot) defaults(o *PullOptions, index []byte) (func(name string) boo
 		return nil, fmt.Errorf("the repository has no weights in the safetensors layout: found %s, expected %s or %s", s.weights(), singleWeights, weightsIndex)
 	}
 	return func(name string) bool {
-		return names[name] || path.Dir(name) == "additional_chat_templates" && path.Ext(name) == ".jinja"
+		return names[name] || path.Dir(name) == "additional_chat_templates" && path.Ext(name) == ".jinja" ||
+			strings.HasSuffix(path.Dir(name), "_Pooling") && path.Base(name) == "config.json" // of models of embeddings
 	}, nil
 }
 

@@ -192,7 +192,7 @@ func (p *part) logits() int {
 	switch {
 	case p.f == nil:
 		return p.n
-	case p.last():
+	case p.last() && !p.f.hidden:
 		return 1
 	}
 	return 0
@@ -457,6 +457,12 @@ func (r *run) emitEach(ctx context.Context) error {
 	for i := range r.parts {
 		p := &r.parts[i]
 		if p.f == nil || !p.f.emits() {
+			continue
+		}
+		if p.f.hidden {
+			if err := r.emitHidden(ctx, p, r.spans[i].row); err != nil {
+				return &PartError{i, err}
+			}
 			continue
 		}
 		row := r.spans[i].row - p.f.fed // of the prompt's first token, if it were in this pass

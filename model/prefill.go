@@ -271,7 +271,8 @@ type feeding struct {
 	s      *Session
 	tokens []int32
 	each   func(i int, logits []float32) error
-	skip   int // leading tokens that each is not called for
+	skip   int  // leading tokens that each is not called for
+	hidden bool // each wants hidden states, and nobody logits
 
 	comp *compression // of the tokens, nil if they are not compressed
 

@@ -53,6 +53,7 @@ type outcome struct {
 type answering struct {
 	*sharedFields
 	stream   bool
+	lines    bool             // a stream of lines instead of events
 	collects bool             // the format keeps all of the answer, even of a stream
 	queries  []engine.Request // one for each prompt
 
@@ -77,7 +78,11 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, a *answering, fo
 	}
 	var out *eventStream
 	if a.stream {
-		out = newEventStream(w, r)
+		if a.lines {
+			out = newLineStream(w, r)
+		} else {
+			out = newEventStream(w, r)
+		}
 		defer func() {
 			for k, timer := range timers { // the client has time, the engine has others to serve
 				timer.end(streams[k])
@@ -157,7 +162,11 @@ func (o *outcome) add(stream *engine.Stream, q *engine.Request, document string,
 	u := stream.Usage()
 	o.tokens.Prompt += u.Prompt
 	o.tokens.Cached += u.Cached
+	o.tokens.Evicted += u.Evicted
 	o.tokens.Generated += u.Generated
+	o.tokens.Queued += u.Queued
+	o.tokens.Prefill += u.Prefill
+	o.tokens.Decoding += u.Decoding
 	o.usage.add(u)
 	if q.Policy == nil {
 		return

@@ -402,6 +402,7 @@ type chatAnswer struct {
 	Choices []chatChoice `json:"choices"`
 	Usage   *usage       `json:"usage,omitempty"`
 	Cache   *cacheUse    `json:"kv_cache,omitempty"`
+	Timings *timings     `json:"timings,omitempty"`
 
 	PromptIDs []int32         `json:"prompt_token_ids,omitempty"`
 	Progress  *promptProgress `json:"prompt_progress,omitempty"`
@@ -525,7 +526,7 @@ func (f *chatFormat) progress(out *eventStream, _ int, p *promptProgress) {
 }
 
 func (f *chatFormat) end(w http.ResponseWriter, out *eventStream, sum *outcome) error {
-	f.answer.Usage, f.answer.Cache = &sum.usage, sum.cache
+	f.answer.Usage, f.answer.Cache, f.answer.Timings = &sum.usage, sum.cache, newTimings(sum.tokens)
 	if f.c.reasoning != nil {
 		f.answer.Usage.Answer = &answerUsage{Reasoning: f.c.reasoned}
 	}

@@ -35,30 +35,30 @@ type sentPrompt struct {
 	ends   []int // of the tokens in text, if it is echoed; nil: it was sent as tokens
 }
 
-// prompts reads the prompts: text or tokens, one or several. With special, texts begin with
+// prompts reads the texts or tokens of a field, one or several, at most most. With special, texts begin with
 // the tokens that the tokenizer puts before every text; after a context, they may be empty.
-func (c *textRequest) prompts(r *http.Request, f *fields, special, after bool) ([]sentPrompt, error) {
+func (c *textRequest) prompts(r *http.Request, f *fields, key string, most int, special, after bool) ([]sentPrompt, error) {
 	v := c.v
-	raw := f.raw("prompt")
+	raw := f.raw(key)
 	vocab, limit := v.m.Config().Vocab, v.e.MaxTokens()
 	var list []json.RawMessage
 	switch {
 	case raw == nil:
-		return nil, invalid("prompt", "prompt is missing")
+		return nil, invalid(key, "%s is missing", key)
 	case raw[0] == '"':
 		list = []json.RawMessage{raw}
 	case raw[0] != '[':
-		return nil, invalid("prompt", "prompt: found %s, expected text or tokens", kind(raw))
+		return nil, invalid(key, "%s: found %s, expected text or tokens", key, kind(raw))
 	case bytes.IndexByte([]byte(`"[]`), bytes.TrimLeft(raw[1:], " \t\r\n")[0]) < 0: // tokens
 		list = []json.RawMessage{raw}
 	default:
-		list = f.list("prompt", maxPrompts)
+		list = f.list(key, most)
 	}
 	if f.err != nil {
 		return nil, f.err
 	}
 	if len(list) == 0 {
-		return nil, invalid("prompt", "prompt: found an empty list, expected at least one prompt")
+		return nil, invalid(key, "%s: found an empty list, expected at least one prompt", key)
 	}
 	var out []sentPrompt
 	for _, p := range list {
@@ -71,18 +71,18 @@ func (c *textRequest) prompts(r *http.Request, f *fields, special, after bool) (
 				err = sent.locate(r.Context(), v.tok, o)
 			}
 			if err != nil {
-				return nil, aboutText(err, limit, "prompt")
+				return nil, aboutText(err, limit, key)
 			}
 		} else {
-			if sent.tokens = f.tokens("prompt", p, vocab, limit); len(sent.tokens) > limit {
-				return nil, aboutText(fmt.Errorf("%w: a prompt of more than %d tokens", model.ErrContextFull, limit), limit, "prompt")
+			if sent.tokens = f.tokens(key, p, vocab, limit); len(sent.tokens) > limit {
+				return nil, aboutText(fmt.Errorf("%w: a prompt of more than %d tokens", model.ErrContextFull, limit), limit, key)
 			}
 		}
 		if f.err != nil {
 			return nil, f.err
 		}
 		if len(sent.tokens) == 0 && !after {
-			return nil, invalid("prompt", "prompt: it is empty")
+			return nil, invalid(key, "%s: it is empty", key)
 		}
 		out = append(out, sent)
 	}
@@ -143,7 +143,7 @@ func (c *textRequest) build(r *http.Request, f *fields, special bool, like langu
 	v := c.v
 	// After a context, prompts are not the beginning.
 	var err error
-	if c.sent, err = c.prompts(r, f, special && c.context == "", c.context != ""); err != nil {
+	if c.sent, err = c.prompts(r, f, "prompt", maxPrompts, special && c.context == "", c.context != ""); err != nil {
 		return err
 	}
 	var head []int32
@@ -279,6 +279,7 @@ type textAnswer struct {
 	Choices []textChoice `json:"choices"`
 	Usage   *usage       `json:"usage,omitempty"`
 	Cache   *cacheUse    `json:"kv_cache,omitempty"`
+	Timings *timings     `json:"timings,omitempty"`
 
 	Progress *promptProgress `json:"prompt_progress,omitempty"`
 }
@@ -444,7 +445,7 @@ func (f *textFormat) progress(out *eventStream, k int, p *promptProgress) {
 }
 
 func (f *textFormat) end(w http.ResponseWriter, out *eventStream, sum *outcome) error {
-	f.answer.Choices, f.answer.Usage, f.answer.Cache = []textChoice{}, &sum.usage, sum.cache
+	f.answer.Choices, f.answer.Usage, f.answer.Cache, f.answer.Timings = []textChoice{}, &sum.usage, sum.cache, newTimings(sum.tokens)
 	if out != nil {
 		if f.c.usage {
 			out.send(f.answer)
@@ -536,9 +537,4 @@ func (s *Server) renderText(w http.ResponseWriter, r *http.Request) error {
 		out = append(out, map[string]any{"token_ids": q.Prompt})
 	}
 	return writeJSON(w, out)
-}
-
-// noEmbeddings refuses: a decoder's hidden state is not an embedding.
-func (s *Server) noEmbeddings(http.ResponseWriter, *http.Request) error {
-	return &apiError{status: http.StatusNotImplemented, Type: "invalid_request_error", Message: "this server has no embeddings"}
 }

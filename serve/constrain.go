@@ -90,7 +90,9 @@ func (v *served) grammar(ctx context.Context, l language) (*grammar.Grammar, err
 
 // unsupported are fields by which other servers take the format of an answer. Left out
 // without a word, they would give answers of another format than was asked for.
-var unsupported = []string{"grammar", "json_schema", "regex", "ebnf", "format", "bad_words", "allowed_token_ids", "structural_tag", "guided_grammar"}
+var unsupported = []string{"grammar", "json_schema", "regex", "ebnf", "format", "bad_words", "allowed_token_ids", "structural_tag", "guided_grammar",
+	"guided_decoding", "guided_whitespace_pattern", "json_mode", "json_object", "banned_tokens", "banned_strings", "bad_words_ids", "logits_processors", "logits_processor", "logit_processors",
+	"sampling_params", "extra_body", "lark", "gbnf", "bnf", "constraint", "output_schema", "json_schema_str"}
 
 // formats reads the formats that a request asks for.
 type formats struct {

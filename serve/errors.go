@@ -144,6 +144,10 @@ func writeError(w http.ResponseWriter, r *http.Request, e *apiError) {
 		writeMessageError(w, e)
 		return
 	}
+	if strings.HasPrefix(r.URL.Path, "/api/") {
+		writeOllamaError(w, e)
+		return
+	}
 	e.write(w)
 }
 

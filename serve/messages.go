@@ -82,6 +82,11 @@ func messageOutput(f *fields, chat object, own names) {
 		if of := config.object("format"); of != nil {
 			o, path = of, "output_config.format"
 		}
+		for key := range config.values {
+			if key != "format" && key != "effort" {
+				config.fail(key, "unknown, expected format or effort")
+			}
+		}
 		f.adopt(config)
 	}
 	if o == nil {

@@ -54,6 +54,9 @@ var scrapes = sync.Pool{New: func() any { return new(scrape) }}
 
 // family begins a metric.
 func (b *scrape) family(name, kind string) {
+	if help := metricHelp[name]; help != "" {
+		b.text = append(append(append(append(append(b.text, "# HELP "...), name...), ' '), help...), '\n')
+	}
 	b.text = append(append(append(append(append(b.text, "# TYPE "...), name...), ' '), kind...), '\n')
 }
 

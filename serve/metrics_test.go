@@ -28,6 +28,24 @@ func (ts *testServer) metric(t testing.TB, name string) float64 {
 
 // TestMetricsOfCompression: evicted entries are counted once, however often the
 // document is asked about, and tokens are those that answers report.
+// Every metric in a scrape is described once, and nothing else is.
+func TestMetricsHelp(t *testing.T) {
+	ts := start(t, Options{}, engine.Options{MaxBytes: 1 << 20})
+	resp, err := ts.Client().Get(ts.URL + "/metrics")
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	seen := map[string]bool{}
+	for _, m := range regexp.MustCompile(`(?m)^# HELP (\S+) \S.*\.\n# TYPE (\S+) (?:gauge|counter|histogram)$`).FindAllStringSubmatch(string(text), -1) {
+		require.Equal(t, m[1], m[2])
+		require.False(t, seen[m[1]], m[1])
+		seen[m[1]] = true
+	}
+	require.Equal(t, strings.Count(string(text), "# TYPE "), len(seen))
+	require.Len(t, metricHelp, len(seen))
+}
+
 func TestMetricsOfCompression(t *testing.T) {
 	ts := start(t, Options{}, engine.Options{MaxBytes: 64 << 20})
 	var doc struct {

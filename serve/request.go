@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/lukv/lukv/engine"
 	"github.com/lukv/lukv/lukv"
@@ -283,7 +284,8 @@ type usage struct {
 	Completion int `json:"completion_tokens"`
 	Total      int `json:"total_tokens"`
 	Details    struct {
-		Cached int `json:"cached_tokens"`
+		Cached  int `json:"cached_tokens"`
+		Evicted int `json:"evicted_tokens"` // see engine.Usage
 	} `json:"prompt_tokens_details"`
 	Answer *answerUsage `json:"completion_tokens_details,omitempty"` // of models that think
 }
@@ -297,6 +299,35 @@ func (u *usage) add(x engine.Usage) {
 	u.Completion += x.Generated
 	u.Total = u.Prompt + u.Completion
 	u.Details.Cached += x.Cached
+	u.Details.Evicted += x.Evicted
+}
+
+// timings say how long a request took, under llama.cpp's names. Prompts are counted without
+// the tokens found in the prefix cache, and the time in the queue is left out.
+type timings struct {
+	Cached       int     `json:"cache_n"`
+	Prompt       int     `json:"prompt_n"`
+	PromptTime   float64 `json:"prompt_ms"`
+	PromptRate   float64 `json:"prompt_per_second"`
+	Answer       int     `json:"predicted_n"`
+	AnswerTime   float64 `json:"predicted_ms"`
+	AnswerRate   float64 `json:"predicted_per_second"`
+	QueuedMillis float64 `json:"queued_ms"`
+}
+
+// newTimings returns the timings of requests whose usage is summed up in u.
+func newTimings(u engine.Usage) *timings {
+	rate := func(n int, d time.Duration) float64 {
+		if d <= 0 {
+			return 0
+		}
+		return float64(n) / d.Seconds()
+	}
+	millis := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+	return &timings{
+		Cached: u.Cached, Prompt: u.Prompt - u.Cached, PromptTime: millis(u.Prefill), PromptRate: rate(u.Prompt-u.Cached, u.Prefill),
+		Answer: u.Generated, AnswerTime: millis(u.Decoding), AnswerRate: rate(u.Generated, u.Decoding), QueuedMillis: millis(u.Queued),
+	}
 }
 
 // cacheUse counts the entries in the caches of a request's prompts.

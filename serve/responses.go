@@ -22,6 +22,9 @@ func (s *Server) responseRequest(r *http.Request, f *fields) (*responseRequest, 
 			f.fail(key, "not supported: conversations are not stored, send the whole conversation as input")
 		}
 	}
+	if f.has("response_format") {
+		f.fail("response_format", "not a field of this endpoint, expected text.format")
+	}
 	refuse(f, "background", "false")
 	refuse(f, "truncation", `"disabled"`)
 	messages := []object{}
@@ -192,7 +195,7 @@ func (a *responseFormat) object(sum *outcome) object {
 	}
 	u := sum.tokens
 	out["usage"] = object{
-		"input_tokens": u.Prompt, "input_tokens_details": object{"cached_tokens": u.Cached, "cache_write_tokens": 0},
+		"input_tokens": u.Prompt, "input_tokens_details": object{"cached_tokens": u.Cached, "cache_write_tokens": 0, "evicted_tokens": u.Evicted},
 		"output_tokens": u.Generated, "output_tokens_details": object{"reasoning_tokens": a.q.c.reasoned}, "total_tokens": u.Prompt + u.Generated,
 	}
 	if sum.cache != nil {

@@ -124,7 +124,14 @@ func New(o Options) *Server {
 		"GET /v1/documents/{id}/kept":      s.keptOfDocument,
 		"GET /v1/documents/{id}/tokens":    s.documentTokens,
 		"GET /v1/kv_compression":           s.compressions,
-		"POST /v1/embeddings":              s.noEmbeddings,
+		"POST /v1/embeddings":              s.embeddings,
+		"POST /api/chat":                   s.ollamaChat,
+		"POST /api/generate":               s.ollamaGenerate,
+		"POST /api/embed":                  s.ollamaEmbed,
+		"POST /api/embeddings":             s.ollamaEmbedding,
+		"POST /api/show":                   s.ollamaShow,
+		"GET /api/tags":                    s.ollamaTags,
+		"GET /api/ps":                      s.ollamaLoaded,
 	} {
 		s.mux.Handle(pattern, s.wrap(pattern, h))
 	}
@@ -132,7 +139,9 @@ func New(o Options) *Server {
 	s.mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, map[string]string{"status": "ok"}) })
 	s.mux.HandleFunc("GET /ready", s.ready)
 	s.mux.HandleFunc("GET /metrics", s.writeMetrics)
-	s.mux.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, map[string]string{"version": s.o.Version}) })
+	version := func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, map[string]string{"version": s.o.Version}) }
+	s.mux.HandleFunc("GET /version", version)
+	s.mux.HandleFunc("GET /api/version", version)
 	return s
 }
 
@@ -216,7 +225,8 @@ func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 func (s *Server) Handler() http.Handler {
 	cross := http.NewCrossOriginProtection()
 	cross.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		writeError(w, r, &apiError{status: http.StatusForbidden, Type: "permission_error", Message: "requests from other sites are refused"})
+		writeError(w, r, &apiError{status: http.StatusForbidden, Type: "permission_error", Message: fmt.Sprintf(
+			"requests from pages of other sites are refused, here of %.200q; lukv serve --cors-origin allows the origin of a page", r.Header.Get("Origin"))})
 	}))
 	for _, origin := range s.o.Origins {
 		cross.AddTrustedOrigin(origin) // an invalid one is one that no browser sends
@@ -344,7 +354,7 @@ func (s *Server) guarded(w http.ResponseWriter, r *http.Request, h handler) (err
 		return engine.ErrClosed
 	}
 	if r.Method == http.MethodPost {
-		kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+		kind, _, err := mime.ParseMediaType(contentType(r))
 		if err != nil || kind != "application/json" && (kind != "multipart/form-data" || r.Pattern != putPattern) {
 			return &apiError{status: http.StatusUnsupportedMediaType, Type: "invalid_request_error", Message: fmt.Sprintf("found the content type %.40q, expected application/json", r.Header.Get("Content-Type"))}
 		}
@@ -356,6 +366,17 @@ func (s *Server) guarded(w http.ResponseWriter, r *http.Request, h handler) (err
 		}
 	}
 	return h(w, r)
+}
+
+// contentType returns the type of a request's body. Clients of ollama's API, and curl as its
+// manual has it, name none or curl's default; pages of other sites, which could send the same
+// without being asked, have been refused by then.
+func contentType(r *http.Request) string {
+	kind := r.Header.Get("Content-Type")
+	if strings.HasPrefix(r.URL.Path, "/api/") && (kind == "" || kind == "application/x-www-form-urlencoded") {
+		return "application/json"
+	}
+	return kind
 }
 
 // panicError is the error of a panic.

@@ -39,6 +39,8 @@ type eventStream struct {
 	place  connPlace
 	charge *charge
 	prefix string // precedes chunks
+	after  string // follows them
+	bare   bool   // lines of JSON alone
 	err    error  // why the stream ended; what is sent after it is dropped
 
 	progress func() // writes the progress of the prompt, until the answer begins; nil: pings instead
@@ -69,13 +71,24 @@ const (
 var errSlowClient = errors.New("the client reads too slowly")
 
 func newEventStream(w http.ResponseWriter, r *http.Request) *eventStream {
+	return newStream(w, r, "text/event-stream", "\n\n")
+}
+
+// newLineStream returns a stream of lines of JSON instead of events.
+func newLineStream(w http.ResponseWriter, r *http.Request) *eventStream {
+	s := newStream(w, r, "application/x-ndjson", "\n")
+	s.bare = true
+	return s
+}
+
+func newStream(w http.ResponseWriter, r *http.Request, kind, after string) *eventStream {
 	h := w.Header()
-	h.Set("Content-Type", "text/event-stream")
+	h.Set("Content-Type", kind)
 	h.Set("Cache-Control", "no-cache")
 	h.Set("X-Accel-Buffering", "no")
 	w.WriteHeader(http.StatusOK)
 	s := &eventStream{
-		w: w, out: http.NewResponseController(w), place: placeOf(r), charge: holdsOf(r.Context()).charge,
+		w: w, after: after, out: http.NewResponseController(w), place: placeOf(r), charge: holdsOf(r.Context()).charge,
 		sent: make(chan struct{}, 1), written: make(chan struct{}, 1), over: make(chan struct{}),
 	}
 	go s.write()
@@ -136,7 +149,7 @@ func notify(c chan struct{}) {
 	}
 }
 
-// line sends a line and an empty one. If there is no memory for them, it waits until the
+// line sends a line and what follows it. If there is no memory for them, it waits until the
 // client has read some of what was sent before, but not for long: meanwhile the request
 // keeps its place in the engine.
 func (s *eventStream) line(text string) {
@@ -153,11 +166,11 @@ func (s *eventStream) line(text string) {
 	notify(s.sent)
 }
 
-// put adds a line and an empty one to what is to be written, if there is memory for them.
+// put adds a line and what follows it to what is to be written, if there is memory for them.
 func (s *eventStream) put(text string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := int64(len(text) + 2)
+	n := int64(len(text) + len(s.after))
 	switch {
 	case s.failed != nil:
 		s.err = s.failed
@@ -174,7 +187,7 @@ func (s *eventStream) put(text string) bool {
 		s.waiting = append(s.waiting, nil)
 		last++
 	}
-	s.waiting[last] = append(append(s.waiting[last], text...), "\n\n"...)
+	s.waiting[last] = append(append(s.waiting[last], text...), s.after...)
 	return true
 }
 
@@ -202,7 +215,9 @@ func (s *eventStream) close() {
 // send writes a chunk.
 func (s *eventStream) send(v any) {
 	text := strings.Builder{}
-	text.WriteString(s.prefix + "data: ")
+	if !s.bare {
+		text.WriteString(s.prefix + "data: ")
+	}
 	if err := encode(&text, v); err != nil {
 		s.err = err
 		return
@@ -229,9 +244,10 @@ func (s *eventStream) events(a *engine.Stream) iter.Seq2[engine.Event, error] {
 			cancel()
 			switch {
 			case errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil:
-				if s.progress != nil {
+				switch {
+				case s.progress != nil:
 					s.progress()
-				} else {
+				case !s.bare:
 					s.line(": ping")
 				}
 				continue

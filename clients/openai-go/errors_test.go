@@ -84,7 +84,7 @@ func TestErrors(t *testing.T) {
 		{"embeddings", func(ctx context.Context) error {
 			_, err := c.Embeddings.New(ctx, openai.EmbeddingNewParams{Model: modelID, Input: openai.EmbeddingNewParamsInputUnion{OfString: openai.String("x")}})
 			return err
-		}, 501, "invalid_request_error", "", "", "embeddings"},
+		}, 501, "invalid_request_error", "", "model", "embeddings"},
 		{"nowhere", func(ctx context.Context) error { return c.Get(ctx, "nowhere", nil, nil) }, 404, "invalid_request_error", "not_found", "", "not found"},
 		{"key", func(ctx context.Context) error {
 			_, err := c.Models.List(ctx, option.WithAPIKey("wrong"))

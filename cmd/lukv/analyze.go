@@ -176,7 +176,7 @@ func (c *analyzeLossesCmd) Run(e *env) error {
 		questions = append(questions, study.Question{Task: it.Task, Text: calibration.Text{Context: it.Context,
 			Questions: []calibration.Question{{Question: it.Question, AnswerPrefix: it.AnswerPrefix}}}})
 	}
-	line := e.progress()
+	line := e.longProgress()
 	defer line.clear()
 	o.Progress = line.counter("measuring", "questions")
 	return c.measure(e, m, line, func(state *study.State) (*study.File, error) {
@@ -272,7 +272,7 @@ func (c *analyzeCostCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	line := e.progress()
+	line := e.longProgress()
 	defer line.clear()
 	o := study.CostOptions{Lengths: lengths, Methods: methods, Repeats: c.Repeats, Session: c.session()}
 	o.Progress = func(from, done, total int) {
@@ -342,7 +342,7 @@ func (c *analyzeNeedleCmd) Run(e *env) error {
 	if err != nil {
 		return usageError{err}
 	}
-	line := e.progress()
+	line := e.longProgress()
 	defer line.clear()
 	o := eval.Options{Framing: framing, Session: c.session()}
 	return c.measure(e, m, line, func(state *study.State) (*study.File, error) {

@@ -64,7 +64,7 @@ func (c *analyzeContinuationCmd) Run(e *env) error {
 	if o.Shapes, err = c.shapes(m); err != nil {
 		return err
 	}
-	line := e.progress()
+	line := e.longProgress()
 	defer line.clear()
 	o.Progress = func(from, done, total int) {
 		line.show("predicting: %d of %d%s", done, total, line.left(from, done, total))

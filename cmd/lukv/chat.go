@@ -440,7 +440,9 @@ func (r *chatter) document(path string) error {
 	if err != nil {
 		return fmt.Errorf("load: %w", err)
 	}
-	r.e.noteText(path, data)
+	if err := r.e.checkText(path, data); err != nil {
+		return err
+	}
 	if err := r.conv.ReadDocument(r.busy, string(data)); err != nil {
 		return fmt.Errorf("load %s: %w", path, err)
 	}

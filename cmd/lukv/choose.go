@@ -154,7 +154,9 @@ func (c *chooseCmd) items(e *env) ([]eval.Item, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read document: %w", err)
 		}
-		e.noteText(path, data)
+		if err := e.checkText(path, data); err != nil {
+			return nil, err
+		}
 		text := strings.TrimSpace(strings.ToValidUTF8(string(data), "\ufffd"))
 		if text == "" {
 			return nil, usage("--document %s: the document is empty", path)

@@ -35,7 +35,7 @@ func (c *convertCmd) Run(e *env) error {
 	if c.Max <= 0 {
 		return usage("--shard-size: found %d, expected more than 0", c.Max)
 	}
-	line := e.progress()
+	line := e.longProgress()
 	defer line.clear()
 	file, err := resolveModel(c.File)
 	if err != nil {

@@ -255,7 +255,7 @@ func (c *evalCmd) evaluate(e *env, m *model.Model, questions evalQuestions, meth
 		o.Done = func(i int, method string) bool { return log.Done(questions.places[i], method) }
 		emit = func(a eval.Answer) error { return log.Add(keep(a)) }
 	}
-	line := e.progress()
+	line := e.longProgress()
 	resumed := len(answers)
 	o.Progress = func(done, total int) {
 		e.log.Info("answered", "done", done, "of", total)

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"math"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -39,7 +41,7 @@ type runtimeFlags struct {
 	CPU        string   `group:"model" name:"cpu" default:"auto" help:"Set the instruction set: auto, portable, avx2, avx512, avx512vnni, avx512bf16, neon. Results do not depend on it."`
 	CacheType  string   `group:"model" enum:"auto,f32,f16,bf16,int8,k8v4,int4" default:"auto" help:"Set the type of cached keys and values: ${enum}. int8 halves the cache, int4 halves it again; k8v4 has keys of 8 bits and values of 4."`
 	MaxContext int      `group:"model" placeholder:"N" help:"Limit the context to N tokens, answer included (default: the model's limit)."`
-	MaxCache   byteSize `group:"model" placeholder:"SIZE" help:"Limit the cache to SIZE, such as 512MiB (default: no limit)."`
+	MaxCache   byteSize `group:"model" placeholder:"SIZE" help:"Limit the cache to SIZE, such as 512MiB (default: no limit; for lukv serve, half of the memory that is free after the weights)."`
 	deviceFlags
 }
 
@@ -612,12 +614,16 @@ func (f *samplingFlags) sampling(m *model.Model) (model.Sampling, error) {
 	return s, nil
 }
 
-// noteText prints a note if a document is no text, such as a PDF: the model would read its
-// bytes all the same.
-func (e *env) noteText(path string, data []byte) {
+// checkText returns an error if a document is a binary file, such as a PDF, and prints a note
+// if it is text in another encoding, whose bytes the model would read all the same.
+func (e *env) checkText(path string, data []byte) error {
+	if bytes.HasPrefix(data, []byte("%PDF-")) || bytes.IndexByte(data, 0) >= 0 {
+		return fmt.Errorf("%s: found a binary file (%s), expected text", path, http.DetectContentType(data))
+	}
 	if !utf8.Valid(data) {
 		e.note("note: %s is not text in UTF-8: bytes that are not are read as U+FFFD", path)
 	}
+	return nil
 }
 
 // noteSeed prints a note if --seed has no effect.

@@ -267,10 +267,6 @@ func (c *serveCmd) unused(g given) error {
 		if err := g.unused("kv-events-replay kv-events-name", "it needs --kv-events"); err != nil {
 			return err
 		}
-	} else if c.MaxCache == 0 {
-		if err := g.unused("kv-events", "nothing is kept in memory without --max-cache"); err != nil {
-			return err
-		}
 	}
 	for _, at := range []string{c.KVEvents, c.KVEventsReplay} {
 		if host, _, err := net.SplitHostPort(at); err == nil && !isLocal(host) {

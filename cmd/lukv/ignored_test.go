@@ -30,8 +30,9 @@ var alwaysUsed = map[string]string{
 	"inspect": "json",
 	"pull":    "include exclude parallel verify json",
 	"bench":   "compare resume csv json markdown",
-	"serve": "listen key-file host cors-origin max-body max-connections max-request-memory max-running max-queue latency lookup grace drain unload-after profile kv-compression store " +
+	"serve": "listen key-file host cors-origin max-body max-connections max-request-memory max-running max-queue latency max-answer answer-time lookup grace drain unload-after profile kv-compression kv-events store " +
 		"threads precision cpu cache-type max-context max-cache device gpu-layers",
+	"list": "json", "embed": "pooling normalize dimensions json threads precision cpu cache-type max-context max-cache device gpu-layers",
 	"devices": "json", "version": "json", "convert": "type shard-size json", "quantize": "type again json",
 	"tokenize": "decode json",
 	"template": "user system messages tools vars name generation-prompt tokens json",
@@ -164,7 +165,6 @@ func TestNoFlagIsIgnored(t *testing.T) {
 
 	refuse("serve", "builtin", "--insecure")
 	refuse("serve", "builtin", "--insecure", "--max-cache", "1MiB", "--kv-events", "127.0.0.1:0")
-	refuse("serve", "builtin", "--kv-events", "127.0.0.1:0")
 	refuse("serve", "builtin", "--kv-events-replay", "127.0.0.1:0")
 	refuse("serve", "builtin", "--kv-events-name", "10.0.0.1:8000")
 	refuse("serve", "builtin", "--log-format=json", "--quiet")

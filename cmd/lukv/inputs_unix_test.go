@@ -42,13 +42,13 @@ var inputCommands = []string{
 	"gen ruler builtin -o OUT --hotpot %", "gen ruler builtin -o OUT --templates %",
 	"serve %", "serve builtin --key-file %", "serve builtin --profile %",
 	"serve builtin --listen 127.0.0.1:0 --tls-cert % --tls-key TEXT", "serve builtin --listen 127.0.0.1:0 --tls-cert TEXT --tls-key %",
-	"tokenize % x", "template % --user x", "template builtin --messages %", "template builtin --user x --tools %",
+	"embed % x", "tokenize % x", "template % --user x", "template builtin --messages %", "template builtin --user x --tools %",
 }
 
 // noInputs lists the arguments and flags that look like input files but are not.
 var noInputs = strings.Fields(`run:--save run:--trace run:prompt chat:--save profile:--output profile:--npy probe:--output eval:--out inspect:--svg
 	analyze-losses:--out analyze-cost:--out analyze-needle:--out analyze-continuation:--out analyze-profiles:--out analyze-scores:--out plot:--html plot:--svg plot:--csv
-	gen-ruler:--out convert:out quantize:out serve:--store tokenize:text pull:name completion:shell`)
+	gen-ruler:--out convert:out quantize:out serve:--store embed:text tokenize:text pull:name rm:name completion:shell`)
 
 // TestInputCommandsAreAll: no argument or flag that takes a file is missing above.
 func TestInputCommandsAreAll(t *testing.T) {

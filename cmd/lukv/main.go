@@ -43,12 +43,15 @@ type cli struct {
 	Inspect  inspectCmd  `cmd:"" help:"Show a checkpoint, profile, saved session or trace."`
 	Chat     chatCmd     `cmd:"" help:"Chat with a model."`
 	Pull     pullCmd     `cmd:"" help:"Download a model from the hub into the cache."`
+	List     listCmd     `cmd:"" help:"List the models in the cache."`
+	Rm       rmCmd       `cmd:"" help:"Remove models from the cache."`
 	Convert  convertCmd  `cmd:"" help:"Convert a GGUF file to a checkpoint folder."`
 	Quantize quantizeCmd `cmd:"" help:"Round the weights of a GGUF file to few bits."`
 	Gen      genCmd      `cmd:"" help:"Generate evaluation questions."`
 	Serve    serveCmd    `cmd:"" help:"Serve a model over an OpenAI-compatible HTTP API."`
 	Bench    benchCmd    `cmd:"" help:"Benchmark speed against the machine's limits."`
 
+	Embed      embedCmd      `cmd:"" help:"Compute the embeddings of texts."`
 	Devices    devicesCmd    `cmd:"" help:"List the devices that models can run on."`
 	Tokenize   tokenizeCmd   `cmd:"" help:"Encode text with a model's tokenizer, or decode tokens."`
 	Template   templateCmd   `cmd:"" help:"Render a conversation with a model's chat template."`
@@ -193,6 +196,11 @@ func newParser(c *cli, options ...kong.Option) (*kong.Kong, error) {
 			"shapes":        strings.Join(model.Shapes(), ", "),
 			"normalization": lukv.DefaultProfileIdentity().Normalization},
 		kong.ExplicitGroups([]kong.Group{
+			{Key: "listen", Title: "Address and access:"},
+			{Key: "served", Title: "Models and requests:"},
+			{Key: "limits", Title: "Limits:"},
+			{Key: "kept", Title: "Kept across restarts:"},
+			{Key: "events", Title: "Events for routers:"},
 			{Key: "model", Title: "Model:"},
 			{Key: "policy", Title: "Compression:"},
 			{Key: "sampling", Title: "Sampling:"},

@@ -52,7 +52,7 @@ func (c *probeCmd) Run(e *env) error {
 		return err
 	}
 	defer m.Close()
-	line := e.progress()
+	line := e.longProgress()
 	defer line.clear()
 	a, scores, err := embedded.HeadKV(e.ctx, m, probes, calibration.ProbeOptions{
 		Options:  calibration.Options{Prompt: framing.Prompt, MaxSteps: c.MaxSteps, Session: c.session()},

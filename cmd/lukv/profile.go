@@ -305,7 +305,7 @@ func (k *maker) measure(metric lukv.MetricConfig) (*lukv.Profile, error) {
 		return nil, err
 	}
 	k.summary.Notes = append(k.summary.Notes, calibration.Notes(texts)...)
-	line := k.e.progress()
+	line := k.e.longProgress()
 	defer line.clear()
 	first := calibration.Pairs(texts[:1])
 	line.show("reading text 1 of %d, question 1 of %d", len(texts), first)

@@ -8,10 +8,11 @@ import (
 	"golang.org/x/term"
 )
 
-// progress draws one line on a terminal and nothing elsewhere. The nil progress
-// draws nothing.
+// progress draws one line on a terminal. Elsewhere it draws nothing or, of work that takes
+// long, a line now and then. The nil progress draws nothing.
 type progress struct {
 	e     *env
+	lines bool // not a terminal
 	drawn time.Time
 	begun time.Time
 	wide  int // columns of the line on the screen
@@ -25,12 +26,33 @@ func (e *env) progress() *progress {
 	return &progress{e: e, begun: time.Now()}
 }
 
-// show replaces the line, not more than ten times a second.
+// lineEvery is the time between lines where standard error is not a terminal.
+var lineEvery = time.Minute
+
+// longProgress is progress for work that may take minutes or hours: where there is no
+// terminal, it is a line a minute, for logs.
+func (e *env) longProgress() *progress {
+	if e.quiet || isTerminal(e.err) {
+		return e.progress()
+	}
+	now := time.Now()
+	return &progress{e: e, begun: now, drawn: now, lines: true}
+}
+
+// show replaces the line, not more than ten times a second, or adds one.
 func (p *progress) show(format string, args ...any) {
-	if p == nil || time.Since(p.drawn) < 100*time.Millisecond {
+	every := 100 * time.Millisecond
+	if p != nil && p.lines {
+		every = lineEvery
+	}
+	if p == nil || time.Since(p.drawn) < every {
 		return
 	}
 	p.drawn = time.Now()
+	if p.lines {
+		fmt.Fprintln(p.e.err, strings.Map(oneColumn, fmt.Sprintf(format, args...)))
+		return
+	}
 	p.line(fmt.Sprintf(format, args...))
 }
 

@@ -50,7 +50,7 @@ func (c *pullCmd) Run(e *env) error {
 		return err
 	}
 	client.UserAgent = "lukv/" + readVersion().Version
-	p := e.progress()
+	p := e.longProgress()
 	defer p.clear()
 	got, err := client.Pull(e.ctx, ref, hub.PullOptions{
 		Include: c.Include, Exclude: c.Exclude, Parallel: c.Parallel, Verify: c.Verify, Progress: p.transfer(),

@@ -33,7 +33,7 @@ Examples:
 const quantizeFormat = "lukv quantize 1"
 
 func (c *quantizeCmd) Run(e *env) error {
-	line := e.progress()
+	line := e.longProgress()
 	defer line.clear()
 	r, err := quantize.GGUF(e.ctx, c.File, c.Out, quantize.Options{
 		Type: map[string]gguf.Type{"q8_0": gguf.Q8_0, "q4_0": gguf.Q4_0, "q4_k": gguf.Q4_K}[c.Type], Again: c.Again,

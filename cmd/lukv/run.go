@@ -278,7 +278,9 @@ func (r *runner) readContext() (string, error) {
 		if err != nil {
 			return "", fmt.Errorf("read context: %w", err)
 		}
-		r.e.noteText(path, data)
+		if err := r.e.checkText(path, data); err != nil {
+			return "", fmt.Errorf("read context: %w", err)
+		}
 		parts = append(parts, strings.ToValidUTF8(string(data), "\ufffd"))
 	}
 	return strings.Join(parts, "\n\n"), nil
@@ -397,10 +399,10 @@ func (r *runner) read(o model.SessionOptions, tokens []int32, protected int) (*m
 	return s, nil
 }
 
-// protected returns how many of the context's tokens belong to a system prompt that the
-// policy leaves alone.
+// protected returns how many of the tokens come before the context, written by the user or
+// by the template, and are left alone by the policy.
 func (r *runner) protected(policy *lukv.Policy, tokens []int32) (int, error) {
-	if r.System == "" || policy == nil || !budgeted(policy) {
+	if policy == nil || !budgeted(policy) {
 		return 0, nil
 	}
 	head, _ := r.framing.Prompt("", "", "")
@@ -408,8 +410,11 @@ func (r *runner) protected(policy *lukv.Policy, tokens []int32) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	if r.System == "" && len(front) < dialog.LeastFront {
+		return 0, nil
+	}
 	n := dialog.Protected(r.m, policy, front, tokens)
-	if n == 0 {
+	if n == 0 && r.System != "" {
 		r.e.note("note: this policy compresses the system prompt with the context")
 	}
 	return n, nil
@@ -616,7 +621,13 @@ func (r *runner) generate(s *model.Session, sampling model.Sampling) error {
 		r.result.Finish = model.FinishStop
 	}
 	r.result.Answer = answer.Text()
-	return write(end + "\n")
+	if err := write(end + "\n"); err != nil {
+		return err
+	}
+	if r.result.Finish == model.FinishLength {
+		r.e.note("note: the answer was cut after %s (%s)", report.Count(r.result.Stats.NewTokens, "token"), "--max-tokens, or the end of the context")
+	}
+	return nil
 }
 
 func (r *runner) token(t model.Token) runToken {

@@ -18,7 +18,6 @@ import (
 	"github.com/lukv/lukv/internal/kvevents"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
-	"github.com/lukv/lukv/model/builtin"
 	"github.com/lukv/lukv/serve"
 )
 
@@ -27,34 +26,36 @@ type serveCmd struct {
 
 	Models []string `arg:"" name:"model" help:"Checkpoint folders, names of models fetched by lukv pull, or builtin; NAME=MODEL serves a model under another name."`
 
-	Listen      string        `default:"127.0.0.1:8000" placeholder:"ADDRESS" help:"Listen on this address (default ${default}: this machine only)."`
-	KeyFile     string        `type:"path" placeholder:"FILE" help:"Accept the API keys in FILE, one per line, and that in LUKV_API_KEY. SIGHUP reloads this file and those of --tls-cert, --tls-key and --profile."`
-	Insecure    bool          `help:"Listen on addresses other than this machine's without an API key."`
-	Host        []string      `placeholder:"NAME" help:"Accept requests for this host name (default: this machine's names if the server listens only there, otherwise all names). May be repeated."`
-	CORSOrigin  []string      `name:"cors-origin" placeholder:"ORIGIN" help:"Allow web pages of this origin, such as https://chat.example (default: only the server's own page). May be repeated."`
-	TLSCert     string        `type:"path" placeholder:"FILE" help:"Serve HTTPS with this certificate."`
-	TLSKey      string        `type:"path" placeholder:"FILE" help:"Read the certificate's key from FILE."`
-	MaxBody     byteSize      `default:"32MiB" placeholder:"SIZE" help:"Refuse request bodies of more than SIZE (default ${default})."`
-	MaxConns    int           `name:"max-connections" default:"1024" placeholder:"N" help:"Accept at most N connections at once (default ${default}); further connections replace those that wait for their clients."`
-	MaxRequests byteSize      `name:"max-request-memory" placeholder:"SIZE" help:"Limit the memory of all requests and answers in progress, without caches, to SIZE (default: a quarter of the memory available at the start); refuse further requests with status 503."`
-	MaxRunning  int           `default:"64" placeholder:"N" help:"Decode at most N answers at once (default ${default})."`
-	MaxQueue    int           `default:"256" placeholder:"N" help:"Let at most N requests wait (default ${default}); refuse further requests with status 429."`
-	Latency     time.Duration `default:"100ms" placeholder:"TIME" help:"Aim for this time between tokens of an answer during the prefill of other prompts (default ${default})."`
-	Lookup      bool          `help:"Compute several tokens at once where an answer quotes its prompt; the answers are the same."`
-	Grace       time.Duration `default:"1s" placeholder:"TIME" help:"After SIGTERM, accept requests for this time while /ready fails, so that routers can react (default ${default})."`
-	Drain       time.Duration `default:"25s" placeholder:"TIME" help:"Then allow this time for answers in progress (default ${default})."`
-	LogFormat   string        `enum:"text,json" default:"text" help:"Set the form of the log, which has one line per request without its contents: ${enum}."`
-	UnloadAfter time.Duration `placeholder:"TIME" help:"Load models on demand, and unload a model that is unused for this time."`
-	MaxMemory   byteSize      `placeholder:"SIZE" help:"Load models on demand, and unload the least recently used so that weights and caches of all models take at most SIZE. Needs --max-cache."`
-	Profile     []string      `type:"path" placeholder:"FILE" help:"Load a profile that kv_compression may name, by its file name without extension. May be repeated."`
-	Compress    string        `name:"kv-compression" placeholder:"JSON" help:"Set the policy, as JSON, for contexts and documents of requests without a policy."`
+	Listen      string         `group:"listen" default:"127.0.0.1:8000" placeholder:"ADDRESS" help:"Listen on this address (default ${default}: this machine only)."`
+	KeyFile     string         `group:"listen" type:"path" placeholder:"FILE" help:"Accept the API keys in FILE, one per line, and that in LUKV_API_KEY. SIGHUP reloads this file and those of --tls-cert, --tls-key and --profile."`
+	Insecure    bool           `group:"listen" help:"Listen on addresses other than this machine's without an API key."`
+	Host        []string       `group:"listen" placeholder:"NAME" help:"Accept requests for this host name (default: this machine's names if the server listens only there, otherwise all names). May be repeated."`
+	CORSOrigin  []string       `group:"listen" name:"cors-origin" placeholder:"ORIGIN" help:"Allow web pages of this origin, such as https://chat.example (default: only the server's own page). May be repeated."`
+	TLSCert     string         `group:"listen" type:"path" placeholder:"FILE" help:"Serve HTTPS with this certificate."`
+	TLSKey      string         `group:"listen" type:"path" placeholder:"FILE" help:"Read the certificate's key from FILE."`
+	MaxBody     byteSize       `group:"limits" default:"32MiB" placeholder:"SIZE" help:"Refuse request bodies of more than SIZE (default ${default})."`
+	MaxConns    int            `group:"limits" name:"max-connections" default:"1024" placeholder:"N" help:"Accept at most N connections at once (default ${default}); further connections replace those that wait for their clients."`
+	MaxRequests byteSize       `group:"limits" name:"max-request-memory" placeholder:"SIZE" help:"Limit the memory of all requests and answers in progress, without caches, to SIZE (default: a quarter of the memory available at the start); refuse further requests with status 503."`
+	MaxRunning  int            `group:"limits" default:"64" placeholder:"N" help:"Decode at most N answers at once (default ${default})."`
+	MaxQueue    int            `group:"limits" default:"256" placeholder:"N" help:"Let at most N requests wait (default ${default}); refuse further requests with status 429."`
+	Latency     *time.Duration `group:"limits" placeholder:"TIME" help:"Aim for this time between tokens of an answer during the prefill of other prompts (default 100ms, or the time of a step with 128 tokens of prompts where that is longer). Less makes streams smoother and all answers together slower."`
+	MaxAnswer   *int           `group:"limits" placeholder:"N" help:"End answers after N tokens, whatever requests ask for (default: 4096 for requests that set no limit, none for others)."`
+	AnswerTime  time.Duration  `group:"limits" placeholder:"TIME" help:"End answers after this time of decoding (default: no limit)."`
+	Lookup      bool           `group:"served" help:"Compute several tokens at once where an answer quotes its prompt; the answers are the same."`
+	Grace       time.Duration  `group:"limits" default:"1s" placeholder:"TIME" help:"After SIGTERM, accept requests for this time while /ready fails, so that routers can react (default ${default})."`
+	Drain       time.Duration  `group:"limits" default:"25s" placeholder:"TIME" help:"Then allow this time for answers in progress (default ${default})."`
+	LogFormat   string         `group:"listen" enum:"text,json" default:"text" help:"Set the form of the log, which has one line per request without its contents: ${enum}."`
+	UnloadAfter time.Duration  `group:"served" placeholder:"TIME" help:"Load models on demand, and unload a model that is unused for this time."`
+	MaxMemory   byteSize       `group:"served" placeholder:"SIZE" help:"Load models on demand, and unload the least recently used so that weights and caches of all models take at most SIZE. Needs --max-cache."`
+	Profile     []string       `group:"served" type:"path" placeholder:"FILE" help:"Load a profile that kv_compression may name, by its file name without extension. May be repeated."`
+	Compress    string         `group:"served" name:"kv-compression" placeholder:"JSON" help:"Set the policy, as JSON, for contexts and documents of requests without a policy."`
 
-	KVEvents       string `name:"kv-events" placeholder:"ADDRESS" help:"Publish the cached prompts at this address, for routers: vLLM's KV events over ZeroMQ."`
-	KVEventsReplay string `name:"kv-events-replay" placeholder:"ADDRESS" help:"Replay recent events at this address, for late subscribers."`
-	KVEventsName   string `name:"kv-events-name" placeholder:"NAME" help:"Publish events under this address and port, by which the router knows the server (default: those of --listen)."`
+	KVEvents       string `group:"events" name:"kv-events" placeholder:"ADDRESS" help:"Publish the cached prompts at this address, for routers: vLLM's KV events over ZeroMQ."`
+	KVEventsReplay string `group:"events" name:"kv-events-replay" placeholder:"ADDRESS" help:"Replay recent events at this address, for late subscribers."`
+	KVEventsName   string `group:"events" name:"kv-events-name" placeholder:"NAME" help:"Publish events under this address and port, by which the router knows the server (default: those of --listen)."`
 
-	Store      string   `type:"path" placeholder:"FOLDER" help:"Keep documents and caches of prompts in DIR across restarts."`
-	StoreBytes byteSize `placeholder:"SIZE" help:"Limit the stored caches of a model to SIZE and remove the least recently used (default: no limit)."`
+	Store      string   `group:"kept" type:"path" placeholder:"FOLDER" help:"Keep documents and caches of prompts in DIR across restarts."`
+	StoreBytes byteSize `group:"kept" placeholder:"SIZE" help:"Limit the stored caches of a model to SIZE and remove the least recently used (default: no limit)."`
 
 	runtimeFlags
 	verifyFlag
@@ -63,7 +64,7 @@ type serveCmd struct {
 func (serveCmd) Help() string {
 	return `Answers over HTTP as the OpenAI API does: /v1/chat/completions, /v1/completions, /v1/models, with /tokenize, /detokenize, /health, /ready and /metrics as in vLLM. Requests run together as one batch; an answer does not depend on its neighbours, to the bit.
 
-A request's "context", or a text uploaded with POST /v1/documents and named as "document", precedes the first message; "kv_compression", a policy as JSON, compresses its cache before the question is processed. --max-cache bounds the caches of all requests of a model together; a request that can never fit is refused with the numbers. With --store, documents and their caches survive a restart, after a crash too.
+A request's "context", or a text uploaded with POST /v1/documents and named as "document", precedes the first message; "kv_compression", a policy as JSON, compresses its cache before the question is processed. --max-cache bounds the caches of all requests of a model together, those kept from earlier requests included; a request that can never fit is refused with the numbers. The log begins with each model and its limits. With --store, documents and their caches survive a restart, after a crash too.
 
 With --kv-events, routers that subscribe know the blocks of prompts in the cache, and send requests that begin alike to the server that has them. The events hold the tokens of prompts and are for everybody who reaches the address.
 
@@ -73,7 +74,7 @@ Examples:
 
   lukv serve builtin
 
-  lukv serve Qwen/Qwen2.5-0.5B-Instruct --max-cache 4GiB
+  lukv serve Qwen/Qwen2.5-0.5B-Instruct
 
   lukv serve small=Qwen/Qwen2.5-0.5B-Instruct models/llama --kv-compression '{"ratio":0.8,"metric":{"name":"keydiff"}}'
 
@@ -155,6 +156,12 @@ func (c *serveCmd) Run(e *env) error {
 	if events != nil {
 		defer events.Close()
 	}
+	again := &reloader{c: c, s: s, log: o.Log}
+	if c.TLSCert != "" {
+		if err := again.certificate(); err != nil {
+			return err
+		}
+	}
 	models, err := c.open(e, s, events, o.Log)
 	defer func() {
 		for _, m := range models {
@@ -163,12 +170,6 @@ func (c *serveCmd) Run(e *env) error {
 	}()
 	if err != nil {
 		return err
-	}
-	again := &reloader{c: c, s: s, log: o.Log}
-	if c.TLSCert != "" {
-		if err := again.certificate(); err != nil {
-			return err
-		}
 	}
 	defer again.onHangup()()
 	return c.listen(e, s, again, o.Log)
@@ -186,8 +187,12 @@ func (c *serveCmd) check() error {
 		return usage("--max-queue: found %d, expected at least 1", c.MaxQueue)
 	case c.MaxBody == 0:
 		return usage("--max-body: found 0, expected more")
-	case c.Latency <= 0:
-		return usage("--latency: found %v, expected more than 0", c.Latency)
+	case c.Latency != nil && *c.Latency <= 0:
+		return usage("--latency: found %v, expected more than 0", *c.Latency)
+	case c.MaxAnswer != nil && *c.MaxAnswer < 1:
+		return usage("--max-answer: found %d, expected at least 1", *c.MaxAnswer)
+	case c.AnswerTime < 0:
+		return usage("--answer-time: found %v, expected 0 or more", c.AnswerTime)
 	case c.Grace < 0 || c.Drain < 0:
 		return usage("--grace and --drain: found %v and %v, expected 0 or more", c.Grace, c.Drain)
 	case c.UnloadAfter < 0:
@@ -253,51 +258,6 @@ func (c *serveCmd) account() *engine.Account {
 		}
 	}
 	return c.requests
-}
-
-// open adds the models to the server, opening them now or on demand. The caller closes
-// those it returns.
-func (c *serveCmd) open(e *env, s *serve.Server, events *kvevents.Publisher, log *slog.Logger) ([]*model.Model, error) {
-	var models []*model.Model
-	o := engine.Options{
-		MaxBytes: int64(c.MaxCache), MaxRunning: c.MaxRunning, MaxQueue: c.MaxQueue, Latency: c.Latency,
-		Requests: c.account(), MaxTokens: c.MaxContext, Lookup: c.Lookup, Log: log,
-	}
-	o.CacheType, o.CacheValues = cacheTypes(c.CacheType)
-	if c.Store != "" {
-		o.Store, o.StoreBytes = filepath.Join(c.Store, "prefixes"), int64(c.StoreBytes)
-	}
-	for _, at := range c.Models {
-		id, name := named(at)
-		if events != nil {
-			o.OnPrefix = reportTo(events.Model(id))
-		}
-		if c.UnloadAfter > 0 || c.MaxMemory > 0 {
-			if name != builtin.Name {
-				if _, err := resolveModel(name); err != nil {
-					return models, err
-				}
-			}
-			open := func(ctx context.Context) (*model.Model, error) {
-				of := *e
-				of.ctx = ctx
-				return c.load(&of, name)
-			}
-			if err := s.AddOnDemand(id, open, o); err != nil {
-				return models, err
-			}
-			continue
-		}
-		m, err := c.load(e, name)
-		if err != nil {
-			return models, err
-		}
-		models = append(models, m)
-		if err = s.Add(id, m, o); err != nil {
-			return models, err
-		}
-	}
-	return models, nil
 }
 
 // load opens a model, and reads all of its weights if --verify is given.

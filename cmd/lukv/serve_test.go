@@ -11,6 +11,7 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
+	"fmt"
 	"io"
 	"math/big"
 	"net"
@@ -105,6 +106,33 @@ func TestServeDrain(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, string(text), "shutting down")
 	require.NotContains(t, string(text), "[DONE]")
+}
+
+// TestServeDefaults: as typed, the second question about a document finds it in the cache, and
+// the log begins with the limits.
+func TestServeDefaults(t *testing.T) {
+	url, stop := startServe(t, "builtin")
+	post := func(path, body string) (out map[string]any) {
+		resp, err := http.Post(url+path, "application/json", strings.NewReader(body))
+		require.NoError(t, err)
+		defer resp.Body.Close()
+		require.NoError(t, json.NewDecoder(resp.Body).Decode(&out))
+		require.Nil(t, out["error"])
+		return out
+	}
+	doc := post("/v1/documents", `{"text":"The key to the cellar hangs behind the blue door of the old mill. Nobody has used it for years.","kv_compression":{"ratio":0.5}}`)
+	require.Greater(t, doc["tokens"], 16.0)
+	for _, question := range []string{"Where is the key?", "Who used it?"} {
+		answer := post("/v1/chat/completions", fmt.Sprintf(`{"model":"builtin","document":%q,"messages":[{"role":"user","content":%q}],"max_tokens":2}`, doc["id"], question))
+		details := answer["usage"].(map[string]any)["prompt_tokens_details"].(map[string]any)
+		require.GreaterOrEqual(t, details["cached_tokens"], doc["tokens"], question)
+		require.Greater(t, details["evicted_tokens"], 0.0)
+		timings := answer["timings"].(map[string]any)
+		require.Equal(t, details["cached_tokens"], timings["cache_n"])
+		require.Equal(t, 2.0, timings["predicted_n"])
+	}
+	log := stop()
+	require.Regexp(t, `(?m)\A.*model ready.* model=builtin .*max_cache=.* context=2048 answer=2048 running=64 `, log)
 }
 
 // TestServeKVEvents: the tokens of prompts are not exposed to other machines by accident.
@@ -212,6 +240,8 @@ func TestServeUsage(t *testing.T) {
 		"--max-body":                         {"serve", "builtin", "--max-body", "0"},
 		"--latency":                          {"serve", "builtin", "--latency", "0"},
 		"--grace and --drain":                {"serve", "builtin", "--drain=-1s"},
+		"--max-answer: found 0":              {"serve", "builtin", "--max-answer", "0"},
+		"--answer-time":                      {"serve", "builtin", "--answer-time=-1s"},
 		"expected MODEL or NAME=MODEL":       {"serve", "=builtin"},
 		"--max-memory needs --max-cache":     {"serve", "builtin", "--max-memory", "1GiB"},
 		"--unload-after":                     {"serve", "builtin", "--unload-after", "-1m"},

@@ -26,6 +26,14 @@ func (c *compiler) decimals(whole bool, o *object, path string) (int32, error) {
 		if !ok {
 			continue
 		}
+		if on, isBool := v.(bool); isBool && strings.HasPrefix(k, "exclusive") { // of draft 4: the other keyword is the bound
+			if strings.HasSuffix(k, "inimum") {
+				leastOpen = leastOpen || on
+			} else {
+				mostOpen = mostOpen || on
+			}
+			continue
+		}
 		x, err := rational(v)
 		if err != nil {
 			return 0, fmt.Errorf("schema at %s/%s: %w", path, k, err)

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/mail"
 	"net/netip"
+	"net/url"
 	"regexp"
 	"strings"
 	"testing"
@@ -47,6 +48,20 @@ func formatted(format any, v string) bool {
 		var a netip.Addr
 		a, err = netip.ParseAddr(v)
 		ok = a.Is4()
+	case "ipv6":
+		var a netip.Addr
+		a, err = netip.ParseAddr(v)
+		ok = a.Is6() && a.Zone() == ""
+	case "uri":
+		var u *url.URL
+		u, err = url.Parse(v)
+		ok = err == nil && u.IsAbs() && u.Host != ""
+	case "uuid4":
+		ok = len(v) == 36 && v[14] == '4' && strings.ContainsRune("89abAB", rune(v[19]))
+	case "hostname":
+		ok = len(v) <= 253 && !strings.ContainsAny(v, " _") && v == strings.Trim(v, ".-")
+	case "duration":
+		ok = v[0] == 'P' && strings.ContainsAny(v, "0123456789") && !strings.HasSuffix(v, "T")
 	}
 	return err == nil && ok
 }
@@ -168,10 +183,22 @@ func TestFormats(t *testing.T) {
 	good := map[string][]string{
 		"date": {"2024-02-29", "2000-02-29", "1999-12-31"}, "time": {"23:59:59Z", "00:00:00.123456789+05:30"}, "date-time": {"2024-02-29T12:00:00Z"},
 		"uuid": {"123e4567-e89b-12d3-a456-426614174000"}, "email": {"a@b.de", "first.last+tag@mail.example.com"}, "ipv4": {"0.0.0.0", "255.1.20.199"},
+		"ipv6":     {"::", "::1", "1::", "fe80::1:2", "2001:db8:0:1:2:3:4:5", "1:2:3:4:5:6:7::", "::2:3:4:5:6:7:8", "1::3:4:5:6:7:8", "1:2:3:4:5::8", "1:2::5:6:7:8"},
+		"uri":      {"http://a", "https://example.com:8080/a/b?x=1&y=?", "ftp://files.example/", "urn://x"},
+		"hostname": {"localhost", "a.example", "x1.y-2.zz"},
+		"duration": {"P1D", "P3W", "PT1H30M", "PT5S", "P1Y2M3DT4H5M6S", "P2MT1M"},
+	}
+	for _, version := range []string{"1", "3", "4", "5", "6", "7", "8"} {
+		good["uuid"+version] = []string{"123e4567-e89b-" + version + "2d3-a456-426614174000"}
 	}
 	bad := map[string][]string{
 		"date": {"2023-02-29", "1900-02-29", "2024-04-31", "2024-13-01", "2024-1-1", "2024-01-00"}, "time": {"24:00:00Z", "12:60:00Z", "12:00:00", "12:00:60Z"}, "date-time": {"2024-02-29 12:00:00Z", "2024-02-29"},
 		"uuid": {"123e4567e89b12d3a456426614174000", "g23e4567-e89b-12d3-a456-426614174000"}, "email": {"a@b", "a b@c.de", "@b.de", "a@-b.de", "a..b@c.de", ".a@b.de"}, "ipv4": {"256.0.0.1", "1.2.3", "1.2.3.4.", "01.2.3.4", "1.2.3.4.5"},
+		"ipv6":     {"", ":", "1", "1:2:3:4:5:6:7", "1:2:3:4:5:6:7:8:9", "1::2::3", "12345::", ":1", "1:", "g::", "1:2:3:4:5:6:7::9:9"},
+		"uri":      {"", "example.com", "http:", "http://", "http://-a", "http://a b", "1http://a"},
+		"hostname": {"", "-a", "a-", "a..b", "a.", "a_b", "1.2.3.4"},
+		"duration": {"", "P", "PT", "P1", "1D", "P1DT", "P1W2D", "P1H"},
+		"uuid4":    {"123e4567-e89b-12d3-a456-426614174000", "123e4567-e89b-42d3-c456-426614174000"},
 	}
 	for format := range formats {
 		g := compileSchema(t, `{"type":"string","format":"`+format+`"}`, true)

@@ -28,7 +28,7 @@ var keywords = map[string]string{
 
 // notes are keywords that say nothing about values. OpenAPI's discriminator only names the
 // property that tells the alternatives of a oneOf apart.
-var notes = []string{"discriminator", "title", "description", "default", "examples", "example", "$schema", "$id", "$comment", "$defs", "definitions", "deprecated", "readOnly", "writeOnly"}
+var notes = []string{"discriminator", "title", "description", "default", "examples", "example", "$schema", "$id", "id", "$anchor", "$comment", "contentEncoding", "contentMediaType", "contentSchema", "externalDocs", "$defs", "definitions", "deprecated", "readOnly", "writeOnly"}
 
 // schemas compiles the parts of one schema.
 type schemas struct {
