@@ -43,7 +43,7 @@ func TestDivergences(t *testing.T) {
 		return &lukv.Policy{Metric: lukv.MetricConfig{Name: "key_distance"}, Ratio: ratio}
 	}
 	whole := &lukv.Policy{Metric: lukv.MetricConfig{Name: "key_distance"}, BudgetTokens: 4000}
-	methods := []Method{{"full", nil}, {"whole", whole}, {"half", policy(0.5)}, {"little", policy(0.9)}}
+	methods := []Method{{Name: "full"}, {Name: "whole", Policy: whole}, {Name: "half", Policy: policy(0.5)}, {Name: "little", Policy: policy(0.9)}}
 	got := measured(t, m, items, methods, Options{MaxNewTokens: 8})
 	require.Equal(t, got, measured(t, m, items, methods, Options{MaxNewTokens: 8, OwnPrefills: true}), "the context is prefilled once in any case")
 	require.Len(t, got, 3*3)
@@ -102,7 +102,7 @@ func TestDivergenceErrors(t *testing.T) {
 	p := &lukv.Policy{Ratio: 0.5, Decode: lukv.DecodeConfig{Mode: "tova", TargetSize: 40}}
 	emit := func(Divergence) error { return nil }
 	o := Options{Framing: builtinFraming}
-	err := Divergences(t.Context(), m, items, []Method{{"d", p}}, o, emit)
+	err := Divergences(t.Context(), m, items, []Method{{Name: "d", Policy: p}}, o, emit)
 	require.EqualError(t, err, "evaluate: method d: found compression while decoding, expected none: an answer is read in one pass")
 
 	methods := []Method{{"half", &lukv.Policy{Ratio: 0.5}}}

@@ -159,7 +159,7 @@ func TestOperandsAreChecked(t *testing.T) {
 		"no weights": func(c *commands) {
 			c.MatMul(x, false, product{W: weights{Type: tensor.BF16, Rows: 8, Cols: 16}, Dst: y})
 		},
-		"layout": func(c *commands) { c.Compact(layout{tensor.F32, 18, 64}, x.Mem, 0) },
+		"layout": func(c *commands) { c.Compact(layout{Type: tensor.F32, HeadDim: 18, PageEntries: 64}, x.Mem, 0) },
 	} {
 		c, err := d.newCommands()
 		ok(t, err)

@@ -140,7 +140,7 @@ func (c *testCache) readBack(h int) (k, v []byte, pos []int32) {
 func TestLayoutRoundTrip(t *testing.T) {
 	for _, typ := range weightTypes {
 		for _, dim := range []int{4, 8, 12, 24, 128} {
-			l := layout{typ, dim, 32}
+			l := layout{Type: typ, HeadDim: dim, PageEntries: 32}
 			ok(t, l.Check())
 			r := rng(fmt.Sprint("layout", typ, dim))
 			k, _ := narrow(random(r, dim*32), typ)
@@ -171,7 +171,7 @@ func TestLayoutRoundTrip(t *testing.T) {
 			}
 		}
 	}
-	for _, l := range []layout{{tensor.I32, 64, 64}, {tensor.F32, 10, 64}, {tensor.F32, 264, 64}, {tensor.F32, 64, 48}, {tensor.F32, 64, 8}} {
+	for _, l := range []layout{{Type: tensor.I32, HeadDim: 64, PageEntries: 64}, {Type: tensor.F32, HeadDim: 10, PageEntries: 64}, {Type: tensor.F32, HeadDim: 264, PageEntries: 64}, {Type: tensor.F32, HeadDim: 64, PageEntries: 48}, {Type: tensor.F32, HeadDim: 64, PageEntries: 8}} {
 		if l.Check() == nil {
 			t.Errorf("%+v was accepted", l)
 		}
@@ -187,7 +187,7 @@ type attentionCase struct {
 }
 
 func attentionCases() []attentionCase {
-	shape := func(typ tensor.Type, d, pe, h, kv int) shape { return shape{layout{typ, d, pe}, h, kv, 0, false} }
+	shape := func(typ tensor.Type, d, pe, h, kv int) shape { return shape{layout{Type: typ, HeadDim: d, PageEntries: pe}, h, kv, 0, false} }
 	cases := []attentionCase{
 		{shape(tensor.BF16, 64, 64, 4, 2), []int{70, 300}, 1, 0, nil},
 		{shape(tensor.F16, 128, 64, 8, 1), []int{529}, 1, 0, nil},
@@ -358,7 +358,7 @@ func TestAttention(t *testing.T) {
 		})
 	}
 	// The bf16 output is the f32 output, rounded.
-	s := shape{layout{tensor.BF16, 64, 16}, 4, 2, 0, false}
+	s := shape{layout{Type: tensor.BF16, HeadDim: 64, PageEntries: 16}, 4, 2, 0, false}
 	r := rng("bf16 out")
 	c := newTestCache(t, d, r, s, []int{20, 300}, nil, 300)
 	qr, _ := uploadRows(t, d, random(r, 4*64), 1, 4*64, tensor.F32)
@@ -387,7 +387,7 @@ func TestAttention(t *testing.T) {
 // Attention in bf16 rounds weights, and drops those below 2^-60.
 func TestAttentionWeightsInBF16(t *testing.T) {
 	d := device(t)
-	s := shape{layout{tensor.BF16, 8, 16}, 1, 1, 1, true}
+	s := shape{layout{Type: tensor.BF16, HeadDim: 8, PageEntries: 16}, 1, 1, 1, true}
 	c := newTestCache(t, d, rng("weights in bf16"), s, []int{0}, nil, 16)
 	// The first components of the keys determine the scores.
 	const n, huge = 4, 1 << 70
@@ -444,7 +444,7 @@ func TestAttentionWeightsInBF16(t *testing.T) {
 // sequences, one of which starts empty.
 func TestRecordedDecode(t *testing.T) {
 	d := device(t)
-	s := shape{layout{tensor.F16, 32, 16}, 4, 2, 0, false}
+	s := shape{layout{Type: tensor.F16, HeadDim: 32, PageEntries: 16}, 4, 2, 0, false}
 	r := rng("decode")
 	const steps, seqs = 40, 2
 	start := [][]int{{250, 3}, {0, 0}}
@@ -549,7 +549,7 @@ func TestRecordedDecode(t *testing.T) {
 // A driver that ends loops early gets no work that needs more.
 func TestLoopLimit(t *testing.T) {
 	d := device(t)
-	s := shape{layout{tensor.BF16, 64, 64}, 4, 1, 0, false}
+	s := shape{layout{Type: tensor.BF16, HeadDim: 64, PageEntries: 64}, 4, 1, 0, false}
 	w, err := d.newWorkList(s, 0, 1, 2)
 	ok(t, err)
 	defer w.Free()
@@ -604,7 +604,7 @@ func TestRopeAppend(t *testing.T) {
 	d := device(t)
 	for _, typ := range weightTypes {
 		for _, dim := range []int{8, 12, 64, 128} {
-			s := shape{layout{typ, dim, 16}, 4, 2, 0, false}
+			s := shape{layout{Type: typ, HeadDim: dim, PageEntries: 16}, 4, 2, 0, false}
 			r := rng(fmt.Sprint("rope", typ, dim))
 			const n = 21
 			lens := []int{30, 5}
@@ -672,7 +672,7 @@ func TestCompact(t *testing.T) {
 	d := device(t)
 	for _, typ := range weightTypes {
 		for _, dim := range []int{8, 20, 64} {
-			s := shape{layout{typ, dim, 16}, 3, 3, 0, false}
+			s := shape{layout{Type: typ, HeadDim: dim, PageEntries: 16}, 3, 3, 0, false}
 			r := rng(fmt.Sprint("compact", typ, dim))
 			lens := []int{700, 700, 40}
 			c := newTestCache(t, d, r, s, lens, nil, 700)

@@ -318,7 +318,7 @@ func TestCompactLong(t *testing.T) {
 
 func BenchmarkLayout(b *testing.B) {
 	for _, typ := range []tensor.Type{tensor.F32, tensor.BF16} {
-		l := layout{typ, 128, 64}
+		l := layout{Type: typ, HeadDim: 128, PageEntries: 64}
 		block, page := make([]byte, l.hostBytes()), make([]byte, l.PageBytes())
 		b.Run("in/"+typ.String(), func(b *testing.B) {
 			b.SetBytes(int64(len(block)))
