@@ -105,7 +105,7 @@ func TestDivergenceErrors(t *testing.T) {
 	err := Divergences(t.Context(), m, items, []Method{{Name: "d", Policy: p}}, o, emit)
 	require.EqualError(t, err, "evaluate: method d: found compression while decoding, expected none: an answer is read in one pass")
 
-	methods := []Method{{"half", &lukv.Policy{Ratio: 0.5}}}
+	methods := []Method{{Name: "half", Policy: &lukv.Policy{Ratio: 0.5}}}
 	stop := errors.New("stop")
 	err = Divergences(t.Context(), m, items, methods, o, func(Divergence) error { return stop })
 	require.ErrorIs(t, err, stop)
