@@ -651,6 +651,24 @@ func TestProtected(t *testing.T) {
 	require.Greater(t, large.Ratio, 0.8)
 }
 
+// TestProbeLossReserves: the survivors of a fork that is compressed while the request runs
+// have room beside the cache that was read.
+func TestProbeLossReserves(t *testing.T) {
+	m := openModel(t)
+	tokens, _ := prompts(t, m, 1)
+	r := Request{Prompt: tokens[0], Sampling: model.Sampling{MaxTokens: 1}}
+	need, err := m.CacheNeed(model.SessionOptions{}, model.Lengths{Rest: len(r.Prompt) + 1})
+	require.NoError(t, err)
+	e := newEngine(t, m, Options{MaxBytes: 2*need.Peak - 1})
+	_, err = e.Submit(within(t), r)
+	require.NoError(t, err)
+	r.ProbeLoss = true
+	_, err = e.Submit(within(t), r)
+	var large *TooLargeError
+	require.ErrorAs(t, err, &large)
+	require.Equal(t, 2*need.Peak, large.Needed)
+}
+
 func TestEcho(t *testing.T) {
 	m := openModel(t)
 	tokens, contexts := prompts(t, m, 1)

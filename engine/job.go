@@ -150,6 +150,9 @@ func (j *job) bytes(answer int) (int64, error) {
 	r, o := &j.req, j.policyOptions()
 	rest := len(r.Prompt) - r.Context
 	one, err := j.e.m.CacheNeed(o, model.Lengths{Before: r.Protected, Context: r.Context - r.Protected, Rest: rest + answer})
+	if r.ProbeLoss { // and a copy, whose survivors have pages of their own
+		one.Peak *= 2
+	}
 	if err != nil || r.Choices == 1 {
 		return one.Peak, err
 	}

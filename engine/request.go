@@ -72,7 +72,8 @@ type Request struct {
 
 	// ProbeLoss keeps the first readings of the prompt for Inspect, see
 	// model.SessionOptions: logits are computed for all of its tokens that are not
-	// in the prefix cache.
+	// in the prefix cache. Twice the room is reserved, so that a fork can be compressed
+	// while the request runs.
 	ProbeLoss bool
 
 	// Hidden, if not nil, gets the hidden state after the last norm of every token i of the
