@@ -187,7 +187,9 @@ type attentionCase struct {
 }
 
 func attentionCases() []attentionCase {
-	shape := func(typ tensor.Type, d, pe, h, kv int) shape { return shape{layout{Type: typ, HeadDim: d, PageEntries: pe}, h, kv, 0, false} }
+	shape := func(typ tensor.Type, d, pe, h, kv int) shape {
+		return shape{layout{Type: typ, HeadDim: d, PageEntries: pe}, h, kv, 0, false}
+	}
 	cases := []attentionCase{
 		{shape(tensor.BF16, 64, 64, 4, 2), []int{70, 300}, 1, 0, nil},
 		{shape(tensor.F16, 128, 64, 8, 1), []int{529}, 1, 0, nil},
