@@ -178,7 +178,7 @@ class Client(unittest.TestCase):
             body = {"model": model, "prompt": prompts, "temperature": 0, "max_tokens": 1, "logprobs": 1, "echo": True, "seed": 1234}
             strict(client.completions.create(**body | {"echo": False}))
             answer = fetch("/v1/completions", body)
-            self.assertEqual(answer, fetch("/v1/completions", body) | {k: answer[k] for k in ("id", "created", "usage")})
+            self.assertEqual(answer, fetch("/v1/completions", body) | {k: answer[k] for k in ("id", "created", "usage", "timings")})
             for choice, prompt in zip(sorted(answer["choices"], key=lambda c: c["index"]), prompts, strict=True):
                 scores = choice["logprobs"]
                 values, top = scores["token_logprobs"], scores["top_logprobs"]
