@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/lukv/lukv/lukv"
 )
 
 type completionCmd struct {
@@ -87,13 +89,21 @@ func flagsOf(app *kong.Application, c *kong.Node) []*kong.Flag {
 	return out
 }
 
-// valuesOf returns the words that a value is limited to, or nil if it is not limited
-// or the flag takes no value.
+// valuesOf returns the words that a value is limited to, or the names that are known for
+// it; nil if there are none or the flag takes no value.
 func valuesOf(v *kong.Value) []string {
-	if v.Enum == "" {
-		return nil
+	if v.Enum != "" {
+		return strings.Split(v.Enum, ",")
 	}
-	return strings.Split(v.Enum, ",")
+	switch v.Name {
+	case "metric":
+		return lukv.Metrics()
+	case "allocator":
+		return lukv.Allocators()
+	case "preset":
+		return lukv.PolicyPresets()
+	}
+	return nil
 }
 
 // takesFile reports whether a flag's value is the name of a file.

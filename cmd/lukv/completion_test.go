@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/lukv"
 )
 
 // TestCompletion: every command and flag is in the script of every shell, and the
@@ -28,6 +30,9 @@ func TestCompletion(t *testing.T) {
 				}
 				assert.Contains(t, script, long)
 			}
+		}
+		for _, name := range []string{lukv.Metrics()[0], lukv.Allocators()[0], lukv.PolicyPresets()[0]} {
+			assert.Contains(t, script, name)
 		}
 		assert.NotContains(t, script, "Regenerate docs", "hidden commands stay so")
 		if program, err := exec.LookPath(shell); err == nil {

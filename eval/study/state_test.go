@@ -223,7 +223,7 @@ func TestInputs(t *testing.T) {
 	other.Pairs++
 	o := CostOptions{Lengths: []int{16}, Repeats: 1}
 	run := func(state *State, p *lukv.Profile) error {
-		o.State, o.Methods = state, []eval.Method{{Name: "half", Policy: &lukv.Policy{Ratio: 0.5, Allocator: lukv.AllocatorConfig{Name: "lukv"}, Profile: p}}}
+		o.State, o.Methods = state, []eval.Method{{Name: "half", Policy: &lukv.Policy{Ratio: 0.5, Metric: lukv.MetricConfig{Name: "snapkv"}, Allocator: lukv.AllocatorConfig{Name: "lukv"}, Profile: p}}}
 		_, err := Cost(t.Context(), m, o)
 		return err
 	}
