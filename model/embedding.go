@@ -33,7 +33,7 @@ type Embedding struct {
 const maxEmbeddingConfig = 1 << 20
 
 // Embedding returns what the checkpoint's modules.json and the pooling module's config.json
-// say, in the form of sentence-transformers. Without them the error wraps [ErrNoEmbedding];
+// say, in the form of sentence-transformers, or what a GGUF file says of its pooling. Without that the error wraps [ErrNoEmbedding];
 // with modules that are not supported, [ErrUnsupported].
 func (m *Model) Embedding() (Embedding, error) {
 	e, err := readEmbedding(m.source)

@@ -52,7 +52,7 @@ func (v *served) embedding() (model.Embedding, error) {
 	switch {
 	case errors.Is(err, model.ErrNoEmbedding):
 		return how, &apiError{status: http.StatusNotImplemented, Type: "invalid_request_error", Param: "model",
-			Message: fmt.Sprintf("the model %s has no embeddings: its checkpoint does not say how its hidden states become one vector (modules.json)", v.id)}
+			Message: fmt.Sprintf("the model %s has no embeddings: its checkpoint does not say how its hidden states become one vector (modules.json, or pooling_type of a GGUF file)", v.id)}
 	case err != nil:
 		return how, &apiError{status: http.StatusNotImplemented, Type: "invalid_request_error", Param: "model", Message: fmt.Sprintf("the model %s: %v", v.id, err)}
 	}

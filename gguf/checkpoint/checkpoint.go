@@ -23,10 +23,17 @@ const (
 	generationName      = "generation_config.json"
 	tokenizerName       = "tokenizer.json"
 	tokenizerConfigName = "tokenizer_config.json"
+
+	modulesName = "modules.json"
+	poolingName = "pooling/config.json"
 )
 
-// Names lists the files that a model is described by.
-var Names = []string{configName, generationName, tokenizerName, tokenizerConfigName}
+// Names lists the files that every model is described by, and EmbeddingNames those that a model
+// of embeddings has beside them, in the form of sentence-transformers.
+var (
+	Names          = []string{configName, generationName, tokenizerName, tokenizerConfigName}
+	EmbeddingNames = []string{modulesName, poolingName}
+)
 
 // Options say how a file is described.
 type Options struct {
@@ -69,6 +76,9 @@ func Files(f *gguf.File, o Options) (fs.FS, error) {
 		return nil, err
 	}
 	texts := map[string]any{configName: c, generationName: g, tokenizerConfigName: config}
+	if mode := poolingMode(f); mode != "" {
+		texts[modulesName], texts[poolingName] = embeddingModules, map[string]bool{mode: true}
+	}
 	files := folder{texts: map[string][]byte{}}
 	if o.Text {
 		texts[tokenizerName], err = v.tokenizer(s)
@@ -87,6 +97,35 @@ func Files(f *gguf.File, o Options) (fs.FS, error) {
 		}
 	}
 	return files, nil
+}
+
+// embeddingModules is modules.json of a model of embeddings. Files do not say whether vectors are
+// normalised; the programs that use them do it by default.
+var embeddingModules = []map[string]string{
+	{"type": "sentence_transformers.models.Transformer", "path": ""},
+	{"type": "sentence_transformers.models.Pooling", "path": "pooling"},
+	{"type": "sentence_transformers.models.Normalize", "path": ""},
+}
+
+// poolingMode returns the member of the pooling module's config that pooling_type stands for,
+// "" if the model is none of embeddings.
+func poolingMode(f *gguf.File) string {
+	arch, _ := f.Text("general.architecture")
+	key := arch + ".pooling_type"
+	if !f.Has(key) {
+		return ""
+	}
+	switch kind, err := f.Uint(key); {
+	case err != nil:
+		return ""
+	case kind == 1:
+		return "pooling_mode_mean_tokens"
+	case kind == 2:
+		return "pooling_mode_cls_token"
+	case kind == 3:
+		return "pooling_mode_lasttoken"
+	}
+	return "" // none, or that of a ranker
 }
 
 // text formats a file.

@@ -151,6 +151,27 @@ func TestSampling(t *testing.T) {
 	require.JSONEq(t, `{"eos_token_id": [3], "do_sample": true, "temperature": 0.6, "top_k": 20, "top_p": 0.95}`, string(text))
 }
 
+// TestPooling: a file of a model of embeddings has the modules of one.
+func TestPooling(t *testing.T) {
+	for kind, want := range map[uint32]string{1: `{"pooling_mode_mean_tokens": true}`, 2: `{"pooling_mode_cls_token": true}`, 3: `{"pooling_mode_lasttoken": true}`, 0: "", 4: ""} {
+		f := small("qwen3")
+		f["qwen3.pooling_type"] = kind
+		files, err := Files(f.open(t, fourRows), Options{})
+		require.NoError(t, err)
+		if want == "" {
+			_, err := fs.ReadFile(files, "modules.json")
+			require.ErrorIs(t, err, fs.ErrNotExist)
+			continue
+		}
+		modules, err := fs.ReadFile(files, "modules.json")
+		require.NoError(t, err)
+		require.Contains(t, string(modules), "Normalize")
+		text, err := fs.ReadFile(files, "pooling/config.json")
+		require.NoError(t, err)
+		require.JSONEq(t, want, string(text))
+	}
+}
+
 func TestRefuses(t *testing.T) {
 	for want, set := range map[string]file{
 		`"qwen35moe" is not supported`:           {"general.architecture": "qwen35moe"},

@@ -177,11 +177,27 @@ func (c *converter) texts(files fs.FS) error {
 			return err
 		}
 	}
+	for _, name := range checkpoint.EmbeddingNames {
+		b, err := fs.ReadFile(files, name)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err == nil {
+			err = c.write(name, b)
+		}
+		if err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
 func (c *converter) write(name string, b []byte) error {
-	return atomicfile.Write(filepath.Join(c.dir, name), 0o666, func(w io.Writer) error {
+	path := filepath.Join(c.dir, filepath.FromSlash(name))
+	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
+		return err
+	}
+	return atomicfile.Write(path, 0o666, func(w io.Writer) error {
 		_, err := w.Write(b)
 		return err
 	})

@@ -451,6 +451,23 @@ func TestWindows(t *testing.T) {
 	}
 }
 
+// TestPooling: a model of embeddings is one in place and converted.
+func TestPooling(t *testing.T) {
+	f := embedded(t)
+	f.set("llama.pooling_type", uint32(3))
+	path, out := f.write(t), filepath.Join(t.TempDir(), "out")
+	_, err := GGUF(t.Context(), path, out, Options{Type: tensor.BF16})
+	require.NoError(t, err)
+	for _, at := range []string{path, out} {
+		m, err := model.Open(t.Context(), at)
+		require.NoError(t, err)
+		e, err := m.Embedding()
+		require.NoError(t, err)
+		require.Equal(t, model.Embedding{Pooling: model.PoolLast, Normalize: true}, e)
+		require.NoError(t, m.Close())
+	}
+}
+
 // TestLinear: a factor alone means that positions are scaled, as in llama.cpp.
 func TestLinear(t *testing.T) {
 	for _, c := range []struct {
