@@ -205,7 +205,7 @@ func (d *document) now() document {
 // shown returns a policy as answers show it, with every parameter written out; nil for one
 // that compresses nothing and names no cache type.
 func shown(p *lukv.Policy) *lukv.Policy {
-	if !p.Enabled() && p.CacheType == "" {
+	if p == nil || !p.Enabled() && p.CacheType == "" {
 		return nil
 	}
 	out := *p

@@ -71,7 +71,7 @@ func TestEstimatedLoss(t *testing.T) {
 	require.Equal(t, measured.Cache.Loss, got.Cache.Loss)
 	_, scraped, _ := ts.do(t, "GET", "/metrics", "")
 	require.Contains(t, scraped, `lukv:kv_estimated_loss_count{model_name="needle/llama"} 3`)
-	require.Contains(t, scraped, `lukv:kv_loss_unmeasured{model_name="needle/llama"} 1`)
+	require.Contains(t, scraped, `lukv:kv_loss_unmeasured_total{model_name="needle/llama"} 1`)
 
 	ts.end()
 	begin()

@@ -204,9 +204,9 @@ func (s *Server) writeMetrics(w http.ResponseWriter, _ *http.Request) {
 		b.sample("lukv:prefix_store_bytes", float64(stats[i].StoredBytes), "model_name", sl.id, "tier", "disk")
 	}
 	histograms("lukv:kv_estimated_loss", func(m *metrics) *histogram { return &m.lost })
-	b.family("lukv:kv_loss_unmeasured", "counter")
+	b.family("lukv:kv_loss_unmeasured_total", "counter")
 	for _, sl := range order {
-		b.sample("lukv:kv_loss_unmeasured", float64(sl.metrics.unmeasured.Load()), "model_name", sl.id)
+		b.sample("lukv:kv_loss_unmeasured_total", float64(sl.metrics.unmeasured.Load()), "model_name", sl.id)
 	}
 	b.family("lukv:model_loaded", "gauge")
 	for i, sl := range order {

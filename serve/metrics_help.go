@@ -27,6 +27,8 @@ var metricHelp = map[string]string{
 	"lukv:kv_cache_full_bytes":                   "Bytes that these caches would take without compression.",
 	"lukv:kv_cache_peak_bytes":                   "The most bytes that were ever reserved.",
 	"lukv:kv_evicted_entries_total":              "Entries that compression removed from the caches of prompts, over all heads.",
+	"lukv:kv_estimated_loss":                     "Share of a document's facts that compression lost, where it was measured.",
+	"lukv:kv_loss_unmeasured_total":              "Documents whose loss could not be measured.",
 	"lukv:prefix_store_bytes":                    "Bytes of the prefix cache in memory and on disk.",
 	"lukv:model_loaded":                          "1 if the model is loaded, otherwise 0.",
 	"lukv:request_bytes":                         "Bytes that requests and answers in progress take besides their caches.",

@@ -26,9 +26,7 @@ func (ts *testServer) metric(t testing.TB, name string) float64 {
 	return v
 }
 
-// TestMetricsOfCompression: evicted entries are counted once, however often the
-// document is asked about, and tokens are those that answers report.
-// Every metric in a scrape is described once, and nothing else is.
+// TestMetricsHelp: every metric in a scrape is described once, and nothing else is.
 func TestMetricsHelp(t *testing.T) {
 	ts := start(t, Options{}, engine.Options{MaxBytes: 1 << 20})
 	resp, err := ts.Client().Get(ts.URL + "/metrics")
@@ -46,6 +44,8 @@ func TestMetricsHelp(t *testing.T) {
 	require.Len(t, metricHelp, len(seen))
 }
 
+// TestMetricsOfCompression: evicted entries are counted once, however often the
+// document is asked about, and tokens are those that answers report.
 func TestMetricsOfCompression(t *testing.T) {
 	ts := start(t, Options{}, engine.Options{MaxBytes: 64 << 20})
 	var doc struct {
