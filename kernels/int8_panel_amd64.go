@@ -75,6 +75,13 @@ type int8Room struct {
 	halves       [2][8][int8PanelRows]uint16 // of others: d and min as stored
 }
 
+// Rooms, and strips, are made in scratch.x.
+var (
+	_ [unsafe.Sizeof(scratch{}.x) - unsafe.Sizeof(int8Room{})]byte
+	_ [unsafe.Sizeof(scratch{}.x) - unsafe.Sizeof(int8QuadRoom{})]byte
+	_ [unsafe.Sizeof(scratch{}.x) - unsafe.Sizeof(int8Strip{})]byte
+)
+
 // int8Panels multiplies by panels.
 func (c CPU) int8Panels(dst []float32, ldd int, x *int8Rows, n int, w *Matrix, lo, hi int) {
 	s := scratches.Get().(*scratch)

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"sync"
-	"time"
 
 	"github.com/lukv/lukv/engine"
 	"github.com/lukv/lukv/kvcache"
@@ -176,5 +175,5 @@ func (m *metrics) loss(l model.Loss) {
 		m.unmeasured.Add(1)
 		return
 	}
-	m.lost.observe(time.Duration(l.Share() * float64(time.Second)))
+	m.lost.observe(l.Share())
 }

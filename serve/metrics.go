@@ -14,19 +14,19 @@ import (
 // buckets are needed: processors take minutes to read long prompts.
 var buckets = []float64{0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560}
 
-// histogram counts durations without a lock.
+// histogram counts seconds or shares without a lock.
 type histogram struct {
 	counts [24]atomic.Int64 // by bucket, not cumulative; then those above all buckets
-	sum    atomic.Int64     // nanoseconds
+	sum    atomic.Int64     // in units of 1e-9
 }
 
-func (h *histogram) observe(d time.Duration) {
+func (h *histogram) observe(v float64) {
 	i := 0
-	for i < len(buckets) && d.Seconds() > buckets[i] {
+	for i < len(buckets) && v > buckets[i] {
 		i++
 	}
 	h.counts[i].Add(1)
-	h.sum.Add(int64(d))
+	h.sum.Add(int64(v * 1e9))
 }
 
 // bucketLabels are the le labels of the buckets.
@@ -43,7 +43,7 @@ func (h *histogram) write(b *scrape, name, model string) {
 		total += h.counts[i].Load()
 		b.sample(name+"_bucket", float64(total), "model_name", model, "le", le)
 	}
-	b.sample(name+"_sum", time.Duration(h.sum.Load()).Seconds(), "model_name", model)
+	b.sample(name+"_sum", float64(h.sum.Load())/1e9, "model_name", model)
 	b.sample(name+"_count", float64(total), "model_name", model)
 }
 
@@ -79,7 +79,7 @@ func (b *scrape) sample(name string, value float64, labels ...string) {
 type metrics struct {
 	first, between, whole, queued, prefill, decode histogram
 
-	lost       histogram // shares of documents' facts that were lost, as seconds
+	lost       histogram // shares of documents' facts that were lost
 	unmeasured atomic.Int64
 }
 
@@ -96,9 +96,9 @@ func (m *metrics) begin(start time.Time) *timing { return &timing{m: m, start: s
 func (t *timing) event() {
 	now := time.Now()
 	if t.latest.IsZero() {
-		t.m.first.observe(now.Sub(t.start))
+		t.m.first.observe(now.Sub(t.start).Seconds())
 	} else {
-		t.m.between.observe(now.Sub(t.latest))
+		t.m.between.observe(now.Sub(t.latest).Seconds())
 	}
 	t.latest = now
 }
@@ -117,10 +117,10 @@ func (t *timing) end(s *engine.Stream) {
 		}
 	}
 	u := s.Usage()
-	t.m.whole.observe(time.Since(t.start))
-	t.m.queued.observe(u.Queued)
-	t.m.prefill.observe(u.Prefill)
-	t.m.decode.observe(u.Decoding)
+	t.m.whole.observe(time.Since(t.start).Seconds())
+	t.m.queued.observe(u.Queued.Seconds())
+	t.m.prefill.observe(u.Prefill.Seconds())
+	t.m.decode.observe(u.Decoding.Seconds())
 }
 
 // writeMetrics answers a scrape. It takes no lock that a step of an engine holds.

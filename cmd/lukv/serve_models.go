@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/lukv/lukv/engine"
+	"github.com/lukv/lukv/gguf"
 	"github.com/lukv/lukv/internal/kvevents"
 	"github.com/lukv/lukv/internal/report"
 	"github.com/lukv/lukv/internal/sysmem"
@@ -138,6 +139,9 @@ func sizeOnDisk(name string) (n int64, err error) {
 	if err != nil {
 		return 0, err
 	}
+	if model.IsGGUF(dir) {
+		return sizeOfGGUF(dir)
+	}
 	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
@@ -152,6 +156,19 @@ func sizeOnDisk(name string) (n int64, err error) {
 		return err
 	})
 	return n, err
+}
+
+// sizeOfGGUF returns the bytes of all parts of a GGUF file.
+func sizeOfGGUF(path string) (n int64, err error) {
+	f, err := gguf.Open(path)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	for _, info := range f.Infos() {
+		n += info.Size()
+	}
+	return n, nil
 }
 
 // announce says in the log what is served, and within which limits.
