@@ -287,3 +287,12 @@ func stretches(t *testing.T, m metadata, text string) []string {
 	}
 	return out
 }
+
+// TestEncodeNothing: no ids are an empty list, not null, also from a tokenizer's first call.
+func TestEncodeNothing(t *testing.T) {
+	for name, g := range ggufGoldens(t) {
+		tok, err := FromGGUF(g.Metadata)
+		require.NoError(t, err, name)
+		require.NotNil(t, tok.Encode("", EncodeOptions{}), name)
+	}
+}

@@ -233,9 +233,9 @@ func (t *Tokenizer) Encode(text string, o EncodeOptions) []int32 {
 	return ids
 }
 
-// EncodeContext returns the ids of text. If there are more than limit, it returns
-// a [*TooLongError] without encoding the rest; a text of more than 1 GiB is also
-// an error. When ctx is done, EncodeContext returns its cause within milliseconds.
+// EncodeContext returns the ids of text, not nil if there are none. If there are
+// more than limit, it returns a [*TooLongError] without encoding the rest; a text of
+// more than 1 GiB is also an error. When ctx is done, EncodeContext returns its cause within milliseconds.
 func (t *Tokenizer) EncodeContext(ctx context.Context, text string, limit int, o EncodeOptions) ([]int32, error) {
 	s := t.scratching.Get().(*scratch)
 	s.want = false
@@ -280,7 +280,7 @@ func (t *Tokenizer) encode(ctx context.Context, s *scratch, text string, limit i
 	if cap(s.ids) > keepEntries { // trim drops them
 		return s.ids, s.spans, nil
 	}
-	return slices.Clone(s.ids), slices.Clone(s.spans), nil
+	return append([]int32{}, s.ids...), slices.Clone(s.spans), nil // never nil: [] in JSON
 }
 
 // checkData checks that o.Data is valid for a text of n bytes: hides would miss
