@@ -1,9 +1,7 @@
 package dialog
 
 import (
-	"compress/gzip"
 	"fmt"
-	"io"
 	"io/fs"
 	"math"
 	"os"
@@ -15,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lukv/lukv/internal/testgz"
 	"github.com/lukv/lukv/tokenizer"
 	"github.com/lukv/lukv/tokenizer/chat"
 )
@@ -37,7 +36,10 @@ func checkpoints(t *testing.T) map[string]fs.FS {
 			all, err := filepath.Glob(filepath.Join(filepath.Dir(path), "*"))
 			require.NoError(t, err)
 			for _, name := range all {
-				files[strings.TrimSuffix(filepath.Base(name), ".gz")] = &fstest.MapFile{Data: unpacked(t, name)}
+				name = strings.TrimSuffix(name, ".gz")
+				data, err := testgz.ReadFile(name)
+				require.NoError(t, err)
+				files[filepath.Base(name)] = &fstest.MapFile{Data: data}
 			}
 			out[filepath.Base(filepath.Dir(path))] = files
 			return nil
@@ -45,20 +47,6 @@ func checkpoints(t *testing.T) map[string]fs.FS {
 		require.NoError(t, err)
 	}
 	return out
-}
-
-func unpacked(t *testing.T, name string) []byte {
-	f, err := os.Open(name)
-	require.NoError(t, err)
-	defer f.Close()
-	var r io.Reader = f
-	if strings.HasSuffix(name, ".gz") {
-		r, err = gzip.NewReader(f)
-		require.NoError(t, err)
-	}
-	data, err := io.ReadAll(r)
-	require.NoError(t, err)
-	return data
 }
 
 // templates returns the published templates of the test data by name.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lukv/lukv/internal/testgz"
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/lukv/solve"
 )
@@ -56,7 +57,7 @@ func (g goldenArray) float32s(i ...int) []float32 {
 
 func readGolden(t testing.TB, path string) map[string]goldenArray {
 	t.Helper()
-	raw, err := os.ReadFile(path)
+	raw, err := testgz.ReadFile(path)
 	require.NoError(t, err)
 	n := binary.LittleEndian.Uint64(raw)
 	var header map[string]struct {

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/internal/testgz"
 )
 
 // loadModel reads a vocabulary file under models/ of a golden folder, or skips.
@@ -47,7 +49,7 @@ func benchTexts(tb testing.TB) map[string]string {
 			code.Write(data)
 		}
 	}
-	data, err := os.ReadFile("testdata/cases/mini-llama3-style.hf.json")
+	data, err := testgz.ReadFile("testdata/cases/mini-llama3-style.hf.json")
 	require.NoError(tb, err)
 	var f caseFile
 	require.NoError(tb, json.Unmarshal(data, &f))
@@ -104,7 +106,7 @@ func BenchmarkLoad(b *testing.B) {
 		b.Run(strings.ReplaceAll(name, "/", "-"), func(b *testing.B) {
 			files := make(fstest.MapFS)
 			for _, dir := range goldenDirs() {
-				packed := gzFS{os.DirFS(filepath.Join(dir, "models"))}
+				packed := testgz.FS{FS: os.DirFS(filepath.Join(dir, "models"))}
 				for _, file := range []string{name, path.Join(path.Dir(name), "tokenizer_config.json")} {
 					if data, err := fs.ReadFile(packed, file); err == nil {
 						files[file] = &fstest.MapFile{Data: data}

@@ -1,14 +1,10 @@
 package tokenizer
 
 import (
-	"bytes"
-	"compress/gzip"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"maps"
 	"os"
 	"path"
@@ -19,50 +15,9 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/internal/testgz"
 )
-
-// gzFS is a file system in which NAME.gz also appears, unpacked, as NAME.
-type gzFS struct{ fs.FS }
-
-func (g gzFS) Open(name string) (fs.File, error) {
-	f, err := g.FS.Open(name)
-	if !errors.Is(err, fs.ErrNotExist) {
-		return f, err
-	}
-	z, zerr := g.FS.Open(name + ".gz")
-	if zerr != nil {
-		return nil, err
-	}
-	defer z.Close()
-	r, err := gzip.NewReader(z)
-	if err != nil {
-		return nil, err
-	}
-	data, err := io.ReadAll(r)
-	if err != nil {
-		return nil, err
-	}
-	info, err := z.Stat()
-	if err != nil {
-		return nil, err
-	}
-	return &memFile{bytes.NewReader(data), sized{info, int64(len(data))}}, nil
-}
-
-type memFile struct {
-	*bytes.Reader
-	info fs.FileInfo
-}
-
-func (m *memFile) Stat() (fs.FileInfo, error) { return m.info, nil }
-func (m *memFile) Close() error               { return nil }
-
-type sized struct {
-	fs.FileInfo
-	n int64
-}
-
-func (s sized) Size() int64 { return s.n }
 
 // goldenDirs returns the folders with models/ and cases/: the package's own, and
 // a complete one if the environment names it or it is next to the checkout.
@@ -105,9 +60,10 @@ func TestConformance(t *testing.T) {
 	checks, files := 0, 0
 	seen := make(map[string]bool)
 	for _, dir := range goldenDirs() {
-		names, err := filepath.Glob(filepath.Join(dir, "cases", "*.json"))
+		names, err := filepath.Glob(filepath.Join(dir, "cases", "*.json*"))
 		require.NoError(t, err)
 		for _, name := range names {
+			name = strings.TrimSuffix(name, ".gz")
 			base := filepath.Base(name)
 			if seen[base] && dir != os.Getenv("LUKV_GOLDEN_TOKENIZERS") {
 				continue
@@ -142,7 +98,7 @@ func cachedLoad(dir, name string) (*Tokenizer, error) {
 	if tok, ok := loaded.Load(key); ok {
 		return tok.(*Tokenizer), nil
 	}
-	tok, err := loadFile(gzFS{os.DirFS(dir)}, name)
+	tok, err := loadFile(testgz.FS{FS: os.DirFS(dir)}, name)
 	if err == nil {
 		loaded.Store(key, tok)
 	}
@@ -153,7 +109,7 @@ var loaded sync.Map
 
 // checkCases runs one file of cases and returns the number of checks.
 func checkCases(t *testing.T, dir, name string) (checks int) {
-	data, err := os.ReadFile(name)
+	data, err := testgz.ReadFile(name)
 	require.NoError(t, err)
 	var f caseFile
 	require.NoError(t, json.Unmarshal(data, &f))
@@ -238,10 +194,7 @@ func (f *caseFile) check(t *testing.T, tok *Tokenizer, hf bool) (checks int) {
 // TestVariants changes parts of three small tokenizers: patterns and behaviours of
 // Split, normalizers, decoders, post-processors, flags of the model.
 func TestVariants(t *testing.T) {
-	file, err := os.Open("testdata/variants.json.gz")
-	require.NoError(t, err)
-	defer file.Close()
-	z, err := gzip.NewReader(file)
+	text, err := testgz.ReadFile("testdata/variants.json")
 	require.NoError(t, err)
 	var all struct {
 		Variants []struct {
@@ -250,7 +203,7 @@ func TestVariants(t *testing.T) {
 			Parts, Model map[string]json.RawMessage
 		}
 	}
-	require.NoError(t, json.NewDecoder(z).Decode(&all))
+	require.NoError(t, json.Unmarshal(text, &all))
 	checks := 0
 	for _, v := range all.Variants {
 		t.Run(v.Name, func(t *testing.T) {

@@ -14,9 +14,11 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/lukv/lukv/internal/testfuzz"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/text/unicode/norm"
+
+	"github.com/lukv/lukv/internal/testfuzz"
+	"github.com/lukv/lukv/internal/testgz"
 )
 
 // fuzzText goes through every tokenizer that a fuzzer generates.
@@ -181,7 +183,7 @@ func FuzzReadConfig(f *testing.F) {
 
 // FuzzRoundTrip encodes and decodes with tokenizers that are lossless.
 func FuzzRoundTrip(f *testing.F) {
-	seeds, err := os.ReadFile("testdata/cases/mini-llama3-style.hf.json")
+	seeds, err := testgz.ReadFile("testdata/cases/mini-llama3-style.hf.json")
 	require.NoError(f, err)
 	var cases caseFile
 	require.NoError(f, json.Unmarshal(seeds, &cases))

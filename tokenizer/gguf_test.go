@@ -1,16 +1,16 @@
 package tokenizer
 
 import (
-	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/internal/testgz"
 )
 
 // metadata is metadata of a GGUF file, as JSON has it.
@@ -70,13 +70,10 @@ type ggufGolden struct {
 
 func ggufGoldens(t testing.TB) map[string]ggufGolden {
 	t.Helper()
-	f, err := os.Open("testdata/gguf.json.gz")
-	require.NoError(t, err)
-	defer f.Close()
-	r, err := gzip.NewReader(f)
+	text, err := testgz.ReadFile("testdata/gguf.json")
 	require.NoError(t, err)
 	out := map[string]ggufGolden{}
-	require.NoError(t, json.NewDecoder(r).Decode(&out))
+	require.NoError(t, json.Unmarshal(text, &out))
 	return out
 }
 

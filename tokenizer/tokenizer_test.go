@@ -15,6 +15,8 @@ import (
 	"testing/fstest"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/internal/testgz"
 )
 
 func TestOpenFolder(t *testing.T) {
@@ -323,7 +325,7 @@ func TestOffsets(t *testing.T) {
 func TestConcurrentUse(t *testing.T) {
 	for _, name := range []string{"mini/llama3-style/tokenizer.json", "mini/llama2-style/tokenizer.json", "mini/multi-split/tokenizer.json", "optional/spm-nmt-nfkc/tokenizer.model"} {
 		tok := loadModel(t, name)
-		data, err := os.ReadFile("testdata/cases/mini-llama3-style.hf.json")
+		data, err := testgz.ReadFile("testdata/cases/mini-llama3-style.hf.json")
 		require.NoError(t, err)
 		var f caseFile
 		require.NoError(t, json.Unmarshal(data, &f))

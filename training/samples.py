@@ -2,7 +2,7 @@
 with the generator of train.py, without PyTorch:
 
     python3 samples.py calibration > ../model/builtin/calibration.jsonl
-    python3 samples.py development > ../model/builtin/testdata/development.jsonl
+    python3 samples.py development > development.jsonl
 
 Seeds differ from those of training and of eval_samples.jsonl.
 """

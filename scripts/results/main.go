@@ -39,7 +39,7 @@ func main() {
 	var c command
 	var only string
 	flag.StringVar(&c.docs, "docs", "../../docs", "write results.md, results.json and results/*.csv in this folder")
-	flag.StringVar(&c.development, "development", "../../model/builtin/testdata/development.jsonl", "read the development set, on which choices are made, from this file")
+	flag.StringVar(&c.development, "development", "../../training/development.jsonl", "read the development set, on which choices are made, from this file")
 	flag.StringVar(&only, "only", "", "measure only these parts and keep all other figures: "+strings.Join(Parts(), ","))
 	flag.BoolVar(&c.render, "render", false, "measure nothing; write the page and the tables from results.json")
 	flag.IntVar(&c.threads, "threads", 0, "number of threads (default: all processors)")

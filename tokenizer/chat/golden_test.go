@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/internal/testgz"
 )
 
 // goldenEnv names a folder with features.json and real/NAME/{template.jinja,
@@ -156,7 +158,7 @@ const maxRefused = 480
 // were recorded from Python's Jinja2. Where Python fails, this package must
 // fail; unsupported features are refused by name, never rendered differently.
 func TestReference(t *testing.T) {
-	data, err := os.ReadFile(filepath.Join("testdata", "jinja.json"))
+	data, err := testgz.ReadFile(filepath.Join("testdata", "jinja.json"))
 	require.NoError(t, err)
 	var doc Object
 	require.NoError(t, doc.UnmarshalJSON(data))
