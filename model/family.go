@@ -156,14 +156,17 @@ func unsupportedArch(key, name, missing string) error {
 	return fmt.Errorf("%q: architecture %s is %w, expected one of %v", key, name, ErrUnsupported, architectures())
 }
 
-// windows sets the attention window of each layer: that of layers from first on is width.
-// Newer configs list each layer's kind under layer_types, which takes precedence.
-func (o object) windows(c *Config, first, width int) {
+// windows sets the attention window of each layer: width where slides is true, or
+// everywhere if it is nil. Newer configs list each layer's kind under layer_types, which
+// takes precedence.
+func (o object) windows(c *Config, width int, slides func(at int) bool) {
 	w := make([]int, max(c.Layers, 0))
 	c.Windows = w
 	if o.Err() != nil || !o.Has("layer_types") {
-		for i := first; i < len(w); i++ {
-			w[i] = width
+		for i := range w {
+			if slides == nil || slides(i) {
+				w[i] = width
+			}
 		}
 		return
 	}

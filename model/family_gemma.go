@@ -55,7 +55,7 @@ var gemmaTensors = llamaTensors.with(
 func (o object) gemmaLayers(c *Config, pattern int) {
 	c.QKVBias = o.Bool("attention_bias", false)
 	c.OutBias = c.QKVBias
-	o.windows(c, 0, o.slidingWindow())
+	o.windows(c, o.slidingWindow(), nil)
 	score := o.factorOr("query_pre_attn_scalar", 256)
 	byPattern := !o.Has("layer_types")
 	c.scalars.embedScale, c.scalars.embedRounded = math.Sqrt(float64(c.Hidden)), true

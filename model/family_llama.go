@@ -11,7 +11,7 @@ var llamaFamily = family{
 		c.QKVBias = o.Bool("attention_bias", false)
 		c.OutBias = c.QKVBias
 		c.MLPBias = o.Bool("mlp_bias", false)
-		o.windows(c, c.Layers, 0)
+		o.windows(c, 0, nil)
 	},
 }
 

@@ -13,6 +13,6 @@ var ministral3Family = family{
 		if o.Has("sliding_window") {
 			width = o.slidingWindow()
 		}
-		o.windows(c, 0, width)
+		o.windows(c, width, nil)
 	},
 }

@@ -8,7 +8,7 @@ var mistralFamily = family{
 	models:   "Mistral 7B, Mistral Nemo, Mistral Small",
 	tensors:  llamaTensors,
 	defaults: configDefaults{maxPositions: 131072, kvHeads: 8},
-	read:     func(o object, c *Config) { o.windows(c, 0, o.slidingWindow()) },
+	read:     func(o object, c *Config) { o.windows(c, o.slidingWindow(), nil) },
 }
 
 // slidingWindow returns the config's attention window; absent, it is the default of

@@ -17,7 +17,7 @@ var mixtralFamily = family{
 		if o.Has("sliding_window") {
 			width = o.slidingWindow()
 		}
-		o.windows(c, 0, width)
+		o.windows(c, width, nil)
 		mix := o.experts("num_local_experts", 8, 2)
 		mix.width, mix.normalise = c.Intermediate, true
 		c.amend(func(_ int, p *layerPlan) { p.ffn = mix })

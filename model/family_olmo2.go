@@ -13,7 +13,7 @@ var olmo2Family = family{
 	read: func(o object, c *Config) {
 		c.QKVBias = o.Bool("attention_bias", false)
 		c.OutBias = c.QKVBias
-		o.windows(c, c.Layers, 0)
+		o.windows(c, 0, nil)
 		c.amend(func(_ int, p *layerPlan) { p.preNorm, p.postNorm, p.qkNorm = false, true, fullNorm })
 	},
 }

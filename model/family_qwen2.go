@@ -15,12 +15,18 @@ var qwen2Family = family{
 	},
 }
 
-// qwenWindows sets the windows of a Qwen config: one behind a switch, for the layers from
-// max_window_layers on.
+// qwenWindows sets the windows of a Qwen config: one that a switch turns on, for the layers
+// from max_window_layers on.
 func (o object) qwenWindows(c *Config) {
-	first, width := c.Layers, 0
-	if o.Bool("use_sliding_window", false) {
-		first, width = o.Int("max_window_layers", 28, 0, math.MaxInt32), o.slidingWindow()
+	width, first := o.switchedWindow()
+	o.windows(c, width, func(at int) bool { return at >= first })
+}
+
+// switchedWindow returns the window, 0 unless use_sliding_window is set, and
+// max_window_layers.
+func (o object) switchedWindow() (width, layers int) {
+	if !o.Bool("use_sliding_window", false) {
+		return 0, 0
 	}
-	o.windows(c, first, width)
+	return o.slidingWindow(), o.Int("max_window_layers", 28, 0, math.MaxInt32)
 }

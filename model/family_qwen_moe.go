@@ -14,7 +14,8 @@ var qwen2MoEFamily = family{
 	defaults: configDefaults{maxPositions: 32768, kvHeads: 16},
 	read: func(o object, c *Config) {
 		c.QKVBias = o.Bool("qkv_bias", true)
-		o.qwenWindows(c)
+		width, last := o.switchedWindow()
+		o.windows(c, width, func(at int) bool { return at%2 == 0 && at < last }) // as transformers has it
 		mix := o.experts("num_experts", 60, 4)
 		mix.width = o.Int("moe_intermediate_size", 1408, 1, maxWidth)
 		mix.shared = o.Int("shared_expert_intermediate_size", 5632, 1, maxWidth)
@@ -30,6 +31,8 @@ var qwen3MoEFamily = family{
 	defaults: configDefaults{maxPositions: 32768, kvHeads: 4},
 	read: func(o object, c *Config) {
 		qwen3Family.read(o, c)
+		width, _ := o.switchedWindow()
+		o.windows(c, width, nil)
 		key := "num_experts"
 		if !o.Has(key) && o.Has("num_local_experts") {
 			key = "num_local_experts"

@@ -13,19 +13,22 @@ var smolLM3Family = family{
 		c.QKVBias = o.Bool("attention_bias", false)
 		c.OutBias = c.QKVBias
 		c.MLPBias = o.Bool("mlp_bias", false)
-		width := 0
-		if o.Bool("use_sliding_window", false) {
-			width = o.slidingWindow()
-		}
-		o.windows(c, 0, width)
 		interval := o.Int("no_rope_layer_interval", 4, 1, math.MaxInt32)
 		turns := o.ints("no_rope_layers", maxLayers)
 		if len(turns) > 0 && len(turns) != c.Layers {
 			o.Fail("no_rope_layers", "found %d numbers, expected one for each of the %d layers", len(turns), c.Layers)
 			return
 		}
+		still := func(at int) bool {
+			if len(turns) > 0 {
+				return turns[at] == 0
+			}
+			return (at+1)%interval == 0
+		}
+		width, _ := o.switchedWindow()
+		o.windows(c, width, still)
 		c.amend(func(at int, p *layerPlan) {
-			if len(turns) == 0 && (at+1)%interval == 0 || len(turns) > 0 && turns[at] == 0 {
+			if still(at) {
 				p.rope = noRope
 			}
 		})
