@@ -41,4 +41,5 @@ var llamaTensors = tensorTable{
 	{roleDownBias, "mlp.down_proj.bias", "ffn_down.bias"},
 
 	{roleQKV, "", "attn_qkv.weight"},
+	{roleQKVBias, "", "attn_qkv.bias"},
 }

@@ -1,9 +1,12 @@
 package model
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,6 +15,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lukv/lukv/gguf"
+	"github.com/lukv/lukv/internal/testnum"
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/tensor"
 )
@@ -165,4 +170,77 @@ func runGGUF(t *testing.T, path string) error {
 		require.False(t, math.IsNaN(float64(v)) || math.IsInf(float64(v), 0))
 	}
 	return nil
+}
+
+// TestGGUFFused: queries, keys and values in one matrix, and their biases in one vector,
+// give the bits of separate tensors.
+func TestGGUFFused(t *testing.T) {
+	dir, cases := goldenGGUF(t)
+	at := slices.IndexFunc(cases, func(c goldenCase) bool { return strings.HasPrefix(c.Name, "qwen3-") && len(c.Files) == 1 })
+	if at < 0 {
+		t.Skip("the folder has no Qwen 3 in one file")
+	}
+	src, err := gguf.Open(cases[at].path(dir))
+	require.NoError(t, err)
+	defer src.Close()
+	random := rand.New(rand.NewPCG(4, 5))
+	write := func(name string, shape []int, typ gguf.Type, parts ...[]byte) gguf.Entry {
+		return gguf.Entry{Name: name, Type: typ, Shape: shape, Stream: func(w io.Writer) error {
+			_, err := w.Write(slices.Concat(parts...))
+			return err
+		}}
+	}
+	var apart, fused []gguf.Entry
+	for _, x := range src.Tensors() {
+		layer, role, _ := strings.Cut(strings.TrimPrefix(x.Name, "blk."), ".")
+		entry := write(x.Name, x.Shape, x.Type, x.Data)
+		apart = append(apart, entry)
+		projection := role == "attn_q.weight" || role == "attn_k.weight" || role == "attn_v.weight"
+		if !projection {
+			fused = append(fused, entry)
+		}
+		if projection || role == "attn_output.weight" {
+			values := make([]float32, x.Shape[0])
+			for i := range values {
+				values[i] = float32(random.NormFloat64())
+			}
+			bias := write(strings.TrimSuffix(x.Name, "weight")+"bias", x.Shape[:1], gguf.F32, tensor.FromF32s(tensor.F32, values, len(values)).Data)
+			apart = append(apart, bias)
+			if !projection {
+				fused = append(fused, bias)
+			}
+		}
+		if role != "attn_v.weight" {
+			continue
+		}
+		var weights, biases [][]byte
+		rows := 0
+		for _, part := range []string{"attn_q", "attn_k", "attn_v"} {
+			w := src.Tensor("blk." + layer + "." + part + ".weight")
+			weights = append(weights, w.Data)
+			rows += w.Shape[0]
+			i := slices.IndexFunc(apart, func(e gguf.Entry) bool { return e.Name == "blk."+layer+"."+part+".bias" })
+			require.GreaterOrEqual(t, i, 0, "queries and keys come before values")
+			var b bytes.Buffer
+			require.NoError(t, apart[i].Stream(&b))
+			biases = append(biases, b.Bytes())
+		}
+		fused = append(fused, write("blk."+layer+".attn_qkv.weight", []int{rows, x.Shape[1]}, x.Type, weights...),
+			write("blk."+layer+".attn_qkv.bias", []int{rows}, gguf.F32, biases...))
+	}
+	tokens := randomTokens(40, 100, 5)
+	var want []float32
+	for i, entries := range [][]gguf.Entry{apart, fused} {
+		path := filepath.Join(t.TempDir(), "model.gguf")
+		require.NoError(t, gguf.WriteFile(path, src.Pairs(), entries))
+		m, err := Open(t.Context(), path)
+		require.NoError(t, err)
+		defer m.Close()
+		require.True(t, m.cfg.QKVBias)
+		got := prefillLogits(t, newTestSession(t, m, SessionOptions{}), tokens)
+		if i == 0 {
+			want = got
+		}
+		testnum.SameBits(t, "one matrix", want, got)
+	}
 }

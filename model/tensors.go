@@ -47,8 +47,9 @@ const (
 	roleSharedDown
 
 	// Tensors that hold those of several roles.
-	roleQKV    // rows of roleQ, roleK and roleV
-	roleGateUp // rows of roleGate and roleUp
+	roleQKV     // rows of roleQ, roleK and roleV
+	roleQKVBias // the same of their biases
+	roleGateUp  // rows of roleGate and roleUp
 
 	// The same of all experts, [experts, …].
 	roleExpertsGateUp
@@ -246,6 +247,12 @@ func (p *layerPlan) stored(c *Config, role tensorRole, x int, name func(tensorRo
 		add(roleQKV, q, q+2*kv, c.Hidden)
 	case roleV:
 		add(roleQKV, q+kv, q+2*kv, c.Hidden)
+	case roleQBias:
+		add(roleQKVBias, 0, q+2*kv)
+	case roleKBias:
+		add(roleQKVBias, q, q+2*kv)
+	case roleVBias:
+		add(roleQKVBias, q+kv, q+2*kv)
 	case roleGate:
 		add(roleGateUp, 0, 2*w, c.Hidden)
 	case roleUp:

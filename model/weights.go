@@ -97,7 +97,8 @@ type place struct {
 }
 
 // storedTensor says where a checkpoint holds the tensor of a place: as a tensor of its own,
-// or as rows of a larger one from row on, counted over all leading dimensions.
+// or as rows of a larger one from row on, counted over all leading dimensions (elements of a
+// vector).
 type storedTensor struct {
 	name  string
 	shape []int
@@ -318,8 +319,8 @@ func (s *storedTensor) rows(t tensor.Tensor, shape []int) tensor.Tensor {
 		t.Shape = shape // a vector may stand for a matrix of one row
 		return t
 	}
-	rows := 1
-	for _, d := range s.shape[:len(s.shape)-1] {
+	rows := s.shape[0]
+	for _, d := range s.shape[1:max(1, len(s.shape)-1)] {
 		rows *= d
 	}
 	size, n := len(t.Data)/rows, shape[0]

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -87,7 +86,7 @@ func TestOpenErrors(t *testing.T) {
 // TestFolderOrder checks which of several vocabularies is used.
 func TestFolderOrder(t *testing.T) {
 	read := func(name string) *fstest.MapFile {
-		data, err := os.ReadFile("testdata/models/" + name)
+		data, err := testgz.ReadFile("testdata/models/" + name)
 		require.NoError(t, err)
 		return &fstest.MapFile{Data: data}
 	}
@@ -257,7 +256,7 @@ func TestConfigFiles(t *testing.T) {
 // TestSentencePieceSpecials checks special tokens in the text of a .model file, and
 // where the prefix goes.
 func TestSentencePieceSpecials(t *testing.T) {
-	data, err := os.ReadFile("testdata/models/optional/spm-nmt-nfkc/tokenizer.model")
+	data, err := testgz.ReadFile("testdata/models/optional/spm-nmt-nfkc/tokenizer.model")
 	require.NoError(t, err)
 	load := func(config string) *Tokenizer {
 		tok, err := Load(fstest.MapFS{"tokenizer.model": {Data: data}, "tokenizer_config.json": {Data: []byte(config)}})

@@ -54,7 +54,7 @@ var families = []family{
 	{"llama-2", "llama2-mha-f16-sharded", "mini/llama2-style", "tokenizer.json", "zephyr-tinyllama", false, zephyrPrompt},
 	{"llama-3", "llama31-gqa-bf16", "mini/llama3-style", "tokenizer.json", llama3Template, false, llama3Prompt},
 	{"mistral", "mistral-swa16-bf16", "mini/spm-noprefix", "tokenizer.model", "mistral-7b-instruct-v0.3", false, mistralPrompt},
-	{"mistral-nemo", "mistral-nemo-f32", "mini/tekken-v7", "tekken.json", "mistral-nemo-instruct-2407", false, nemoPrompt},
+	{"mistral-nemo", "mistral-nemo-f32", "mini/tekken-v7", "tekken.json.gz", "mistral-nemo-instruct-2407", false, nemoPrompt},
 	{"qwen2", "qwen2-tied-bf16", "mini/digits-bytelevel", "tokenizer.json", "qwen2.5-7b-instruct", false, qwenPrompt},
 	{"real-llama-3.1", "llama31-gqa-bf16", "mini/llama3-style", "tokenizer.json", "llama-3.1-8b-instruct", true, llama31Prompt},
 	{"real-mistral-v3", "mistral-swa16-bf16", "mistral-v3", "tokenizer.model", "mistral-7b-instruct-v0.3", true, mistralPrompt},

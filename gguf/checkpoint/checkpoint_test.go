@@ -101,7 +101,7 @@ func TestArchitectures(t *testing.T) {
 		"phi3":     {file{"rope.dimension_count": uint32(12), "attention.sliding_window": uint32(512)}, map[string]any{"partial_rotary_factor": 0.75, "sliding_window": 512.0}},
 		"gemma2":   {file{"attention.sliding_window": uint32(1024), "attn_logit_softcapping": float32(50), "final_logit_softcapping": float32(30)}, map[string]any{"sliding_window": 1024.0, "attn_logit_softcapping": 50.0, "query_pre_attn_scalar": 16.0, "hidden_activation": "gelu_pytorch_tanh"}},
 		"gemma3":   {file{"attention.sliding_window": uint32(512), "rope.freq_base": float32(1e6), "attention.sliding_window_pattern": []bool{true, false, true, false, true, false, true, false, true, false, true, false}}, map[string]any{"rope_theta": 1e6, "rope_local_base_freq": 1e4, "attn_logit_softcapping": nil}},
-		"mistral3": {file{"rope.scaling.type": "yarn", "rope.scaling.factor": float32(16), "rope.scaling.original_context_length": uint32(256), "rope.scaling.yarn_log_multiplier": float32(1), "attention.temperature_scale": float32(0.1)}, map[string]any{"model_type": "ministral3"}},
+		"mistral3": {file{"rope.scaling.type": "yarn", "rope.scaling.factor": float32(16), "rope.scaling.original_context_length": uint32(256), "rope.scaling.yarn_log_multiplier": float32(0.5), "attention.temperature_scale": float32(0.1)}, map[string]any{"model_type": "ministral3"}},
 		"olmo2":    {nil, map[string]any{"model_type": "olmo2"}},
 	} {
 		t.Run(arch, func(t *testing.T) {
@@ -122,7 +122,7 @@ func TestArchitectures(t *testing.T) {
 				s := got["rope_scaling"].(map[string]any)
 				require.Equal(t, 0.1, s["llama_4_scaling_beta"])
 				require.Equal(t, 1.0, s["mscale"])
-				require.Equal(t, 1.0, s["mscale_all_dim"])
+				require.Equal(t, 0.5, s["mscale_all_dim"])
 			}
 		})
 	}

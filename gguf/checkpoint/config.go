@@ -231,10 +231,9 @@ func (k *keys) yarn(factor string) *object {
 		}
 	}
 	if k.has(p + "yarn_log_multiplier") {
-		// mscale_all_dim, which published configs set like mscale: the factor is then 1.
-		m := k.float(p+"yarn_log_multiplier", 0)
-		s.set("mscale", m)
-		s.set("mscale_all_dim", m)
+		// mscale_all_dim, beside an mscale of 1, which no key holds.
+		s.set("mscale", 1)
+		s.set("mscale_all_dim", k.float(p+"yarn_log_multiplier", 0))
 	}
 	// In GGUF it multiplies YaRN's own factor; in rope_scaling it replaces it.
 	if x := k.float(p+"attn_factor", 1); x != 1 {
@@ -258,8 +257,10 @@ func (k *keys) window(c *object) (w int, ok bool) {
 	return w, w > 0 && w < c.integer("max_position_embeddings")
 }
 
-// biased reports whether layers have a tensor of the given name.
-func (k *keys) biased(name string) bool { return k.f.Tensor("blk.0."+name+".bias") != nil }
+// biased reports whether layers have a bias of one of the given names.
+func (k *keys) biased(names ...string) bool {
+	return slices.ContainsFunc(names, func(name string) bool { return k.f.Tensor("blk.0."+name+".bias") != nil })
+}
 
 // readLlama tells apart what shares the name llama: Llama, Mistral and Mixtral.
 func readLlama(k *keys, c *object) {
@@ -279,7 +280,7 @@ func readLlama(k *keys, c *object) {
 		c.set("model_type", "mistral")
 		c.set("sliding_window", w)
 	default:
-		c.set("attention_bias", k.biased("attn_q"))
+		c.set("attention_bias", k.biased("attn_q", "attn_qkv"))
 		c.set("mlp_bias", k.biased("ffn_gate"))
 	}
 }
@@ -290,7 +291,7 @@ func readLlama(k *keys, c *object) {
 func noWindow(k *keys, c *object) {
 	c.set("use_sliding_window", false)
 	if c.kind() == "qwen3" || c.kind() == "qwen3_moe" {
-		c.set("attention_bias", k.biased("attn_q"))
+		c.set("attention_bias", k.biased("attn_q", "attn_qkv"))
 	}
 }
 
@@ -325,6 +326,7 @@ func readQwenMoE(k *keys, c *object) {
 		return
 	}
 	c.set("norm_topk_prob", false)
+	c.set("qkv_bias", k.biased("attn_q", "attn_qkv"))
 	c.set("moe_intermediate_size", k.expertWidth(c, "ffn_gate_exps.weight", "expert_feed_forward_length"))
 	c.set("shared_expert_intermediate_size", k.expertWidth(c, "ffn_gate_shexp.weight", "expert_shared_feed_forward_length"))
 }
@@ -354,7 +356,7 @@ func readGranite(k *keys, c *object) {
 			c.set(x.name, k.float(x.key, 0))
 		}
 	}
-	c.set("attention_bias", k.biased("attn_q"))
+	c.set("attention_bias", k.biased("attn_q", "attn_qkv"))
 	c.set("mlp_bias", k.biased("ffn_gate"))
 }
 
