@@ -37,9 +37,9 @@
 // all others. A request that can never fit is refused at once with the numbers
 // ([TooLargeError]); one that does not fit yet waits in a queue that is bounded and fair
 // between clients. An answer without a bound on its length takes room as it grows; if none
-// is left, the last request admitted gives up its cache and is recomputed later. So is a
-// request that pauses because its events are not read, if others wait for its place or its
-// bytes.
+// is left, the last request admitted gives up its cache and is recomputed later. A request
+// whose events are read more slowly than they are computed yields its places to those who
+// wait for them, and gives up its cache to those who wait for bytes.
 //
 // The other memory of requests (prompts, answers, logits, samplers, unread events) has a
 // bound of its own ([Options.Requests], [MemoryError]), which is checked by Submit.

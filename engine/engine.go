@@ -48,7 +48,8 @@ type Options struct {
 	Log *slog.Logger
 
 	// MaxRunning bounds the answers computed at once (default 64, at most MostRunning; a
-	// request with more choices runs by itself), MaxQueue the requests that wait (default 256), and
+	// request with more choices runs by itself, and a client of whom nothing runs may have
+	// an eighth of it beside those of others), MaxQueue the requests that wait (default 256), and
 	// MaxQueueTokens the tokens of their prompts (default 4 Mi).
 	MaxRunning     int
 	MaxQueue       int
@@ -143,7 +144,8 @@ type Engine struct {
 	o        Options
 	chunk    int // most tokens of a prompt in a step
 	account  *Account
-	patience time.Duration // that a stalled request has while others wait
+	patience time.Duration // with clients that read slowly while others wait
+	alarm    *time.Timer   // wakes the engine when it may be over
 	verify   func(*Engine) // of tests, after each step
 
 	ctx     context.Context // for the computations
@@ -200,10 +202,11 @@ func New(m *model.Model, o Options) (*Engine, error) {
 	}
 	e := &Engine{
 		m: m, tok: tok, o: o, chunk: 512,
-		wake: make(chan struct{}, 1), stopped: make(chan struct{}), patience: stallPatience, verify: verifySteps,
+		wake: make(chan struct{}, 1), stopped: make(chan struct{}), patience: slowPatience, verify: verifySteps,
 		account: cmp.Or(o.Requests, ProcessAccount()),
 		cache:   prefixCache{limit: max(o.PrefixCacheBytes, 0), vocab: m.Config().Vocab, trees: map[string]*radixTree[*entry]{}, changed: o.OnPrefix},
 	}
+	e.alarm = time.AfterFunc(e.patience, e.poke)
 	e.drawReady = func(i int) { e.ready[i].draw() }
 	for _, w := range m.Config().Windows {
 		e.cache.windowed = e.cache.windowed || w > 0
@@ -399,13 +402,27 @@ func (e *Engine) admit() {
 		if j == nil {
 			return
 		}
-		if e.width()+j.req.Choices > e.o.MaxRunning && len(e.running) > 0 || !e.fits(j) {
-			if e.park() {
+		guest := false
+		if !e.hasPlaces(j) {
+			if e.yield() {
+				continue
+			}
+			if j, guest = e.queue.first(e.guest), true; j == nil {
+				return
+			}
+		}
+		if !e.fits(j) {
+			if slow := e.slowest(false); slow != nil {
+				e.park(slow)
 				continue
 			}
 			return
 		}
-		e.queue.pop()
+		if guest {
+			e.queue.remove(j)
+		} else {
+			e.queue.pop()
+		}
 		if err := j.start(); err != nil {
 			e.release(j)
 			e.finish(j, err)
@@ -434,15 +451,39 @@ func (e *Engine) fits(j *job) bool {
 	return e.reserved+need <= e.o.MaxBytes
 }
 
-// width returns the number of answers in progress.
+// hasPlaces reports whether the answers of a waiting request may run beside the others.
+func (e *Engine) hasPlaces(j *job) bool {
+	width := e.width()
+	return (width+j.req.Choices <= e.o.MaxRunning || width == 0) && !e.before(j)
+}
+
+// guest reports whether a request runs although all places are taken: clients do not wait
+// for each other's answers to end. One of whom nothing runs has an eighth of MaxRunning
+// beside it, as long as all together do not exceed twice that.
+func (e *Engine) guest(j *job) bool {
+	n := j.req.Choices
+	return n <= max(1, e.o.MaxRunning/8) && e.width()+n <= 2*e.o.MaxRunning &&
+		!slices.ContainsFunc(e.running, func(x *job) bool { return x.req.Client == j.req.Client && !x.yielded })
+}
+
+// width returns the number of answers in progress, without those of requests that have
+// yielded their places.
 func (e *Engine) width() int {
 	n := 0
 	for _, j := range e.running {
-		n += j.req.Choices
-		for _, c := range j.choices {
-			if c.done {
-				n--
-			}
+		if !j.yielded {
+			n += j.places()
+		}
+	}
+	return n
+}
+
+// places returns the number of a request's answers in progress.
+func (j *job) places() int {
+	n := j.req.Choices
+	for _, c := range j.choices {
+		if c.done {
+			n--
 		}
 	}
 	return n
@@ -488,7 +529,7 @@ func (e *Engine) leave(j *job) {
 		e.running = slices.Delete(e.running, i, i+1)
 	}
 	e.draws = slices.DeleteFunc(e.draws, func(c *choice) bool { return c.j == j })
-	j.stalledAt = time.Time{}
+	j.slowSince, j.yielded = time.Time{}, false
 	e.away(j)
 	j.free()
 	e.release(j)

@@ -141,7 +141,11 @@ func TestSlowReaderGivesUpItsPlaces(t *testing.T) {
 			quick, err := e.Submit(within(t), other)
 			require.NoError(t, err)
 			require.True(t, equal(collect(t, quick, 1), alone(t, m, other)))
-			require.Positive(t, e.Stats().Preempted)
+			if name == "bytes" || name == "echo" { // of the others, places suffice
+				require.Positive(t, e.Stats().Preempted)
+			} else {
+				require.Zero(t, e.Stats().Preempted)
+			}
 			got, choices := collect(t, slow, max(1, r.Choices)), max(1, r.Choices)
 			r.Mask = nil
 			want := alone(t, m, r)
@@ -152,6 +156,99 @@ func TestSlowReaderGivesUpItsPlaces(t *testing.T) {
 			require.NoError(t, e.Close())
 			require.Zero(t, e.Stats().ReservedBytes)
 		})
+	}
+}
+
+// TestSlowlyRead: a request whose events are read all the time, but more slowly than they are
+// computed, does not keep others waiting either, and takes turns with them.
+func TestSlowlyRead(t *testing.T) {
+	m := openModel(t)
+	tokens, _ := prompts(t, m, 2)
+	for name, bytes := range map[string]int64{"places": 0, "bytes": 1} {
+		t.Run(name, func(t *testing.T) {
+			r := Request{Prompt: tokens[0], Choices: 4, Sampling: model.Sampling{MaxTokens: 300, IgnoreEOS: true, Temperature: 1}}
+			if bytes > 0 {
+				need, err := m.CacheNeed(model.SessionOptions{}, model.Lengths{Rest: len(tokens[0]) + 300})
+				require.NoError(t, err)
+				bytes = 5 * need.Peak
+			}
+			e := newEngine(t, m, Options{MaxRunning: 4, MaxBytes: bytes})
+			e.patience = time.Millisecond
+			slow, err := e.Submit(within(t), r)
+			require.NoError(t, err)
+			for len(slow.events) < streamRoom {
+				time.Sleep(time.Millisecond)
+			}
+			var got []Event
+			for range 3 {
+				other := Request{Prompt: tokens[1], Sampling: model.Sampling{MaxTokens: 20, IgnoreEOS: true, LogProbs: true}}
+				quick, err := e.Submit(within(t), other)
+				require.NoError(t, err)
+				for done := false; !done; { // one event at a time, so that it never waits for its reader for long
+					event, err := slow.Next(within(t))
+					require.NoError(t, err)
+					got = append(got, event)
+					select {
+					case <-quick.done:
+						done = true
+					case <-time.After(time.Millisecond):
+					}
+				}
+				require.Less(t, len(got), 4*300, "the other request waited for the whole answer")
+				require.True(t, equal(collect(t, quick, 1), alone(t, m, other)))
+			}
+			want := alone(t, m, r)
+			answers := make([][]int32, 4)
+			for rest, err := range slow.Events() {
+				require.NoError(t, err)
+				got = append(got, rest)
+			}
+			for _, event := range got {
+				if event.HasToken {
+					answers[event.Choice] = append(answers[event.Choice], event.Token.ID)
+				}
+			}
+			require.Equal(t, want.ids, answers)
+		})
+	}
+}
+
+// TestGuests: a client of whom nothing runs does not wait for the answers of another who has
+// all places, and its share is bounded.
+func TestGuests(t *testing.T) {
+	m := openModel(t)
+	tokens, _ := prompts(t, m, 2)
+	e := newEngine(t, m, Options{MaxRunning: 8})
+	released := make(chan struct{})
+	hold := func(ctx context.Context, _ int, _ []int32) error {
+		select {
+		case <-released:
+		case <-ctx.Done():
+		}
+		return nil
+	}
+	held, err := e.Submit(within(t), Request{Client: "a", Prompt: tokens[0], Choices: 8, Mask: evenly(m, hold), Sampling: model.Sampling{MaxTokens: 4, IgnoreEOS: true}})
+	require.NoError(t, err)
+	more, err := e.Submit(within(t), Request{Client: "a", Prompt: tokens[0], Choices: 8, Sampling: model.Sampling{MaxTokens: 4, IgnoreEOS: true}})
+	require.NoError(t, err) // it is at the front of the queue
+	other := Request{Client: "b", Prompt: tokens[1], Sampling: model.Sampling{MaxTokens: 20, IgnoreEOS: true, LogProbs: true}}
+	quick, err := e.Submit(within(t), other)
+	require.NoError(t, err)
+	require.True(t, equal(collect(t, quick, 1), alone(t, m, other)))
+	var waiting []*Stream
+	for _, r := range []Request{{Client: "a"}, {Client: "b", Choices: 2}} { // has its places; asks for too many
+		r.Prompt, r.Sampling = tokens[1], other.Sampling
+		s, err := e.Submit(within(t), r)
+		require.NoError(t, err)
+		waiting = append(waiting, s)
+	}
+	time.Sleep(20 * time.Millisecond)
+	require.EqualValues(t, 3, e.Stats().Waiting)
+	close(released)
+	collect(t, held, 8)
+	collect(t, more, 8)
+	for i, s := range waiting {
+		collect(t, s, i+1)
 	}
 }
 

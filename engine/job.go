@@ -52,8 +52,10 @@ type job struct {
 	stops *dialog.Stops
 	held  int64 // bytes taken from the account
 
-	stalledAt time.Time // when its answers paused because its events were not read; zero: they did not
-	masks     masks
+	slowSince  time.Time // that many of its events are unread; zero: they are not
+	yielded    bool      // others have its places
+	readySince time.Time // that it could go on if it had its places again
+	masks      masks
 }
 
 // choice is one answer of a request.

@@ -53,6 +53,17 @@ func (q *queue) front() *job {
 	return q.clients[0].jobs[0]
 }
 
+// first returns the first request for which ok holds among those that their clients would
+// have served next; nil if there is none.
+func (q *queue) first(ok func(*job) bool) *job {
+	for _, c := range q.clients {
+		if j := c.jobs[0]; ok(j) {
+			return j
+		}
+	}
+	return nil
+}
+
 // pop removes the front; its client goes to the end of the line.
 func (q *queue) pop() {
 	c := q.clients[0]

@@ -47,8 +47,8 @@ func (e *Engine) gather() {
 		again = false
 		e.parts, e.owners, e.replays, e.replayed = e.parts[:0], e.owners[:0], e.replays[:0], 0
 		for _, j := range e.running {
-			e.noteStall(j)
-			if j.session == nil && !j.over() && j.room() > 0 && !e.gatherJob(j) {
+			e.noteReading(j)
+			if j.session == nil && e.rejoin(j) && !j.over() && j.room() > 0 && !e.gatherJob(j) {
 				again = true // a request lost its cache or failed: start over
 				break
 			}
