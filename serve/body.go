@@ -135,7 +135,13 @@ func body(r *http.Request) (*fields, error) {
 }
 
 // readBody reads the body of a request as it comes.
-func readBody(r *http.Request) ([]byte, error) { return readCounted(r, r.Body, r.ContentLength) }
+func readBody(r *http.Request) ([]byte, error) {
+	data, err := readCounted(r, r.Body, r.ContentLength)
+	if err == nil && len(data) >= heavyBody {
+		err = holdsOf(r.Context()).enter(r.Context())
+	}
+	return data, err
+}
 
 // readCounted reads all of in, which is part of a request, and counts what it costs as it
 // comes. size is how long it is said to be, -1 if that is unknown.

@@ -47,7 +47,7 @@ func TestInternalErrors(t *testing.T) {
 func TestInternalErrorsOfStreams(t *testing.T) {
 	var log strings.Builder
 	r := httptest.NewRecorder()
-	w := &statusWriter{ResponseWriter: r, log: slog.New(slog.NewTextHandler(&log, nil))}
+	w := &statusWriter{ResponseWriter: r, log: slog.New(slog.NewTextHandler(&log, nil)), begins: func() {}}
 	w.Header().Set("X-Request-Id", "mine")
 	out := newEventStream(w, requestOf(New(Options{}), ""))
 	out.fail(asError(errors.New("write /secret/path"), 0))

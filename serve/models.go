@@ -485,6 +485,7 @@ type holds struct {
 	charge *charge
 
 	mu       sync.Mutex
+	turn     bool // has one of charge.a.turns
 	releases []func()
 	maxLen   int
 	model    string           // the last one's name
@@ -497,6 +498,7 @@ func holdsOf(ctx context.Context) *holds { return ctx.Value(holdsKey{}).(*holds)
 
 // end releases the models. It returns what to log about the request.
 func (h *holds) end() []any {
+	h.leaveTurn()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var sum usage

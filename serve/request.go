@@ -393,6 +393,7 @@ func (s *Server) salted(r requestContext, q engine.Request) engine.Request {
 func (s *Server) submit(r requestContext, v *served, q engine.Request) (*engine.Stream, error) {
 	q = s.salted(r, q)
 	stream, err := v.e.Submit(r.ctx, q)
+	holdsOf(r.ctx).leaveTurn()
 	var large *engine.TooLargeError
 	switch {
 	case err == nil:

@@ -322,9 +322,9 @@ func (s *Server) wrap(pattern string, h handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
 		id := w.Header().Get("X-Request-Id")
-		out := &statusWriter{ResponseWriter: w, log: s.o.Log}
-		r.Body = http.MaxBytesReader(out, r.Body, s.o.MaxBody)
 		used := &holds{charge: &charge{a: &s.account, owner: s.owner(r)}}
+		out := &statusWriter{ResponseWriter: w, log: s.o.Log, begins: used.leaveTurn}
+		r.Body = http.MaxBytesReader(out, r.Body, s.o.MaxBody)
 		ctx := context.WithValue(context.WithValue(r.Context(), requestKey{}, id), holdsKey{}, used)
 		err := s.guarded(out, r.WithContext(ctx), h)
 		reported := err != nil && out.status == 0
@@ -450,19 +450,23 @@ type statusWriter struct {
 	http.ResponseWriter
 	log           *slog.Logger
 	status, bytes int
+	begins        func() // called before the first byte
 }
 
 func (w *statusWriter) WriteHeader(status int) {
-	if w.status == 0 {
-		w.status = status
-	}
+	w.begin(status)
 	w.ResponseWriter.WriteHeader(status)
 }
 
-func (w *statusWriter) Write(p []byte) (int, error) {
+func (w *statusWriter) begin(status int) {
 	if w.status == 0 {
-		w.status = http.StatusOK
+		w.status = status
+		w.begins()
 	}
+}
+
+func (w *statusWriter) Write(p []byte) (int, error) {
+	w.begin(http.StatusOK)
 	n, err := w.ResponseWriter.Write(p)
 	w.bytes += n
 	return n, err

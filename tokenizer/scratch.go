@@ -3,6 +3,7 @@ package tokenizer
 import (
 	"context"
 	"errors"
+	"runtime"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -108,6 +109,7 @@ func (s *scratch) look() bool {
 		return true
 	}
 	s.work = lookEvery
+	runtime.Gosched() // a step of an engine waits for each of its goroutines, this for nothing
 	if s.ctx.Err() != nil {
 		s.err = context.Cause(s.ctx)
 	} else if len(s.ids) > s.limit {

@@ -102,6 +102,7 @@ func (m *meter) look(n int) error {
 	if m.pending += n; m.pending >= quantum {
 		<-turns
 		m.pending = 0
+		runtime.Gosched() // a step of an engine waits for each of its goroutines, this for nothing
 		return m.wait()
 	}
 	return nil
