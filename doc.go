@@ -13,6 +13,8 @@
 //   - serve answers over HTTP, in the form of the OpenAI API.
 //   - engine answers many requests on one model as one batch; dialog turns messages
 //     into tokens and back.
+//   - dialog/structured makes answers follow a JSON Schema, a Go type or a regular expression,
+//     and tells calls of tools and reasoning from text.
 //   - tokenizer reads the three published vocabulary formats; tokenizer/chat renders
 //     chat templates.
 //   - eval asks questions about compressed contexts and scores the answers.

@@ -23,6 +23,13 @@
 // the mask for the next token during the pass for the last one. If it takes longer than the
 // pass, only the answers of this request wait for it.
 //
+// # Structured output
+//
+// [Request.Format] makes answers follow a JSON Schema, a Go type, a regular expression or one
+// of some texts, and [Ask] decodes an answer into a type. With [Request.Tools] and
+// [Request.Reasoning], events tell calls of tools and reasoning from text. See package
+// dialog/structured.
+//
 // # Lookup decoding
 //
 // With [Options.Lookup], a step computes not only the next token of an answer but also

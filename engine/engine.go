@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/lukv/lukv/dialog"
+	"github.com/lukv/lukv/dialog/structured"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/tensor"
 	"github.com/lukv/lukv/tokenizer"
@@ -141,6 +142,7 @@ const MostRunning = 1 << 12
 type Engine struct {
 	m        *model.Model
 	tok      *tokenizer.Tokenizer
+	compiler *structured.Compiler // nil without a tokenizer
 	o        Options
 	chunk    int // most tokens of a prompt in a step
 	account  *Account
@@ -195,13 +197,17 @@ func New(m *model.Model, o Options) (*Engine, error) {
 		return nil, fmt.Errorf("new engine: %w", err)
 	}
 	var tok *tokenizer.Tokenizer
+	var compiler *structured.Compiler
 	if m.Source() != nil {
-		if tok, err = m.Tokenizer(); err != nil {
+		if tok, err = m.Tokenizer(); err == nil {
+			compiler, err = structured.NewCompiler(m)
+		}
+		if err != nil {
 			return nil, fmt.Errorf("new engine: %w", err)
 		}
 	}
 	e := &Engine{
-		m: m, tok: tok, o: o, chunk: 512,
+		m: m, tok: tok, compiler: compiler, o: o, chunk: 512,
 		wake: make(chan struct{}, 1), stopped: make(chan struct{}), patience: slowPatience, verify: verifySteps,
 		account: cmp.Or(o.Requests, ProcessAccount()),
 		cache:   prefixCache{limit: max(o.PrefixCacheBytes, 0), vocab: m.Config().Vocab, trees: map[string]*radixTree[*entry]{}, changed: o.OnPrefix},
@@ -259,8 +265,11 @@ func (e *Engine) submit(ctx context.Context, r Request) (*Stream, error) {
 	if r.PromptOnly {
 		r.Choices = 1
 	}
-	j := &job{e: e, req: r, answerTokens: e.answerTokens(&r)}
-	var err error
+	plan, err := e.plan(ctx, &r)
+	if err != nil {
+		return nil, err
+	}
+	j := &job{e: e, req: r, plan: plan, answerTokens: e.answerTokens(&r)}
 	if j.stops, err = dialog.NewStops(r.Stop); err != nil {
 		return nil, err
 	}
@@ -546,7 +555,7 @@ func (e *Engine) finish(j *job, err error) {
 		if !j.isRead.IsZero() {
 			u.Prefill, u.Decoding = j.isRead.Sub(j.began), now.Sub(j.isRead)
 		}
-		u.Generated = j.drawn()
+		u.Generated, u.Reasoning = j.drawn(), j.reasoned()
 	}
 	e.stats.ended(j, err)
 	e.account.Give(j.held)
@@ -594,6 +603,16 @@ type counters struct {
 	cancelled, failed                  atomic.Int64
 	steps                              atomic.Int64
 	drafted, accepted                  atomic.Int64
+}
+
+// reasoned returns the tokens of reasoning of all answers so far.
+func (j *job) reasoned() (n int) {
+	for _, c := range j.choices {
+		if c.parts != nil {
+			n += c.parts.ReasoningTokens()
+		}
+	}
+	return n
 }
 
 // drawn returns the tokens of all answers so far.

@@ -2,14 +2,20 @@ package engine_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log"
 	"slices"
+	"strings"
+	"time"
 
+	"github.com/lukv/lukv/dialog"
+	"github.com/lukv/lukv/dialog/structured"
 	"github.com/lukv/lukv/engine"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/model/builtin"
+	"github.com/lukv/lukv/tokenizer/chat"
 )
 
 const document = `Edgar works as a carpenter in Oakham. The old clock struck five, and everyone went home.
@@ -62,4 +68,99 @@ func Example() {
 	// Output:
 	// the first: Rupert works in Ashford. (0 of 149 tokens had been read)
 	// the second: Rupert works in Ashford. (149 of 149 tokens had been read)
+}
+
+// An answer as a Go value: however small the model is, it writes a Place.
+func ExampleAsk() {
+	ctx := context.Background()
+	m, err := builtin.Open(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer m.Close()
+	tok, err := m.Tokenizer()
+	if err != nil {
+		log.Fatal(err)
+	}
+	e, err := engine.New(m, engine.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer e.Close()
+	type Place struct {
+		Town string `json:"town" jsonschema:"enum=Oakham,enum=Ashford,enum=Marlow"`
+	}
+	head, tail := builtin.Prompt(document, "In which town does Rupert work?", "")
+	place, err := engine.Ask[Place](ctx, e, engine.Request{Prompt: append(head.Encode(tok), tail.Encode(tok)...)})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(slices.Contains([]string{"Oakham", "Ashford", "Marlow"}, place.Town))
+	// Output: true
+}
+
+// Calls of tools, which stream as they are written.
+func ExampleRequest_tools() {
+	ctx := context.Background()
+	m, err := builtin.Open(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer m.Close()
+	format, err := dialog.NewFormat(m, time.Now())
+	if err != nil {
+		log.Fatal(err)
+	}
+	syntax, err := structured.NewSyntax(m, format)
+	if err != nil {
+		log.Fatal(err)
+	}
+	type arguments struct {
+		Unit string `json:"unit" jsonschema:"enum=km,enum=miles"`
+	}
+	schema, err := structured.SchemaOf[arguments]()
+	if err != nil {
+		log.Fatal(err)
+	}
+	tools, err := syntax.Tools([]structured.Function{{Name: "distance", Description: "measures how far it is", Parameters: schema}}, structured.ToolOptions{Required: true})
+	if err != nil {
+		log.Fatal(err)
+	}
+	in := chat.Input{Messages: []*chat.Object{chat.NewMessage("user", "How far is it in km?")}, AddGenerationPrompt: true}
+	if err := tools.Show(&in); err != nil {
+		log.Fatal(err)
+	}
+	prompt, err := format.Tokens(ctx, in, m.Config().MaxPositions)
+	if err != nil {
+		log.Fatal(err)
+	}
+	reasoning, err := syntax.Reasoning(prompt, -1) // nil: this model does not reason
+	if err != nil {
+		log.Fatal(err)
+	}
+	e, err := engine.New(m, engine.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer e.Close()
+	stream, err := e.Submit(ctx, engine.Request{Prompt: prompt, Tools: tools, Reasoning: reasoning})
+	if err != nil {
+		log.Fatal(err)
+	}
+	var text strings.Builder
+	for event, err := range stream.Events() {
+		if err != nil {
+			log.Fatal(err)
+		}
+		for _, call := range event.Calls { // a piece of one
+			fmt.Print(call.Name)
+			text.WriteString(call.Arguments)
+		}
+	}
+	var a arguments
+	if err := json.Unmarshal([]byte(text.String()), &a); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf(" in %s\n", a.Unit)
+	// Output: distance in miles
 }

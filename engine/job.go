@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lukv/lukv/dialog"
+	"github.com/lukv/lukv/dialog/structured"
 	"github.com/lukv/lukv/model"
 )
 
@@ -18,10 +19,11 @@ type job struct {
 	ctx    context.Context
 	stream *Stream
 
-	answerTokens int   // most tokens of a choice
-	covered      int   // tokens of an answer that the reservation covers
-	need         int64 // bytes needed to admit it
-	step         int64 // bytes that the next growTokens tokens of every answer take
+	plan         *structured.Plan // nil: answers are text
+	answerTokens int              // most tokens of a choice
+	covered      int              // tokens of an answer that the reservation covers
+	need         int64            // bytes needed to admit it
+	step         int64            // bytes that the next growTokens tokens of every answer take
 	reserved     int64
 	saved        int64 // bytes that compression saves
 
@@ -63,7 +65,8 @@ type choice struct {
 	j       *job
 	index   int
 	sampler *model.Sampler
-	text    *dialog.Answer // nil without a tokenizer
+	text    *dialog.Answer     // nil without a tokenizer
+	parts   *structured.Reader // nil: all of it is text
 
 	session *model.Session    // nil while the prompt is read
 	base    int               // its length after the prompt
@@ -208,6 +211,9 @@ func (j *job) start() error {
 				}
 				if j.req.KeepStop {
 					c.text.KeepStop()
+				}
+				if j.plan != nil && j.plan.Splits() {
+					c.parts = j.plan.NewReader()
 				}
 			}
 			var err error

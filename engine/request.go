@@ -1,10 +1,10 @@
 package engine
 
 import (
-	"context"
 	"errors"
 	"fmt"
 
+	"github.com/lukv/lukv/dialog/structured"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
 )
@@ -54,13 +54,22 @@ type Request struct {
 	// with a Mask, which says what texts are allowed.
 	Continues bool
 
+	// Format is the set of texts that an answer may be: a JSON Schema, a Go type, a regular
+	// expression, or some texts; by default any. Tools, if not nil, are the functions that it
+	// may call, which the prompt must show (see structured.Tools.Show). Reasoning, if not nil,
+	// says how answers begin; the format and the calls come after it. Each event then says
+	// which part of the answer it belongs to.
+	Format    structured.Format
+	Tools     *structured.Tools
+	Reasoning *structured.Reasoning
+
 	// Mask, if not nil, is asked before each token of a choice which tokens may be
 	// drawn (see model.Sampler.Next), given the answer's tokens so far. It must be a
 	// function of these alone. It is called from one goroutine at a time, beside the
 	// computation of other answers, which do not wait for it; ctx ends with the request.
 	// io.EOF ends the choice, as a token that ends answers would; any other error ends the
-	// request.
-	Mask func(ctx context.Context, choice int, answer []int32) ([]uint64, error)
+	// request. With a format, tools or reasoning, tokens must be allowed by both.
+	Mask structured.Mask
 
 	// Echo returns the tokens of the prompt that follow the compressed context, before
 	// those of the answer, each with the log-probabilities that Sampling asks for. The

@@ -391,12 +391,28 @@ func (c *choice) ready() bool {
 // these has to wait for its mask, if there is one.
 func (c *choice) draw() {
 	c.events = c.events[:0]
-	for c.drawOne() && c.session.Follow(c.answer[len(c.answer)-1]) {
+	for c.drawPart() && c.session.Follow(c.answer[len(c.answer)-1]) {
 		c.fed++
 		if c.again = c.masked(); c.again {
 			return
 		}
 	}
+}
+
+// drawPart is drawOne; the event says which part of the answer it belongs to.
+func (c *choice) drawPart() bool {
+	n := len(c.events)
+	more := c.drawOne()
+	if c.parts == nil || len(c.events) == n {
+		return more
+	}
+	e := &c.events[n]
+	p := c.parts.Add(e.Text, e.HasToken, e.Finish != model.FinishNone)
+	e.Reasoning, e.InReasoning, e.Text, e.Calls = p.Reasoning, p.InReasoning, p.Text, p.Calls
+	if e.Finish == model.FinishStop && c.parts.Called() { // nobody should execute a call that a stop text has cut
+		e.Finish = FinishCalls
+	}
+	return more
 }
 
 // drawOne draws a token and adds its event. It reports whether the answer continues.

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lukv/lukv/dialog/structured"
 	"github.com/lukv/lukv/model"
 )
 
@@ -25,10 +26,20 @@ type Event struct {
 	// what may become a stop text, is incomplete.
 	Text string
 
+	// Reasoning is what it adds to the reasoning that precedes the text, and Calls to calls
+	// of tools, of requests with Reasoning and Tools. InReasoning says that the reasoning is
+	// not over.
+	Reasoning   string
+	InReasoning bool
+	Calls       []structured.Call
+
 	// Finish, if not model.FinishNone, says why the choice ended; it then has no more
 	// events.
 	Finish model.FinishReason
 }
+
+// FinishCalls says that an answer ended with calls of tools, all of them complete.
+const FinishCalls model.FinishReason = "tool_calls"
 
 // Usage counts the tokens of a request.
 type Usage struct {
@@ -36,6 +47,7 @@ type Usage struct {
 	Cached    int // of these, found in the prefix cache
 	Evicted   int // entries that compression removed from the cache, in tokens of the prompt: the mean over heads
 	Generated int // over all choices, including those that ended answers
+	Reasoning int // of these, those of the reasoning with its marks
 
 	// How long the request waited, and how long its prefill and its decoding took.
 	Queued, Prefill, Decoding time.Duration

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/lukv/lukv/dialog/structured"
 	"github.com/lukv/lukv/engine"
 	"github.com/lukv/lukv/model"
 )
@@ -20,12 +21,13 @@ type answerEvent struct {
 	reasoning      string
 	inReasoning    bool   // the token is part of the reasoning
 	text           string // follows the reasoning
-	calls          []callDelta
+	calls          []structured.Call
 	finish         string // why the choice ends; empty: it goes on
 }
 
 func newAnswerEvent(prompt int, e engine.Event) answerEvent {
-	return answerEvent{prompt: prompt, choice: e.Choice, token: e.Token, hasToken: e.HasToken, echo: e.Echo, text: e.Text, finish: string(e.Finish)}
+	return answerEvent{prompt: prompt, choice: e.Choice, token: e.Token, hasToken: e.HasToken, echo: e.Echo, text: e.Text, finish: string(e.Finish),
+		reasoning: e.Reasoning, inReasoning: e.InReasoning, calls: e.Calls}
 }
 
 // answerFormat writes an answer in the form of one protocol: as a stream, or whole if out
@@ -143,7 +145,7 @@ const (
 func (c *collected) add(e *answerEvent) error {
 	c.bytes += pieceCost + 4*int64(len(e.text)+len(e.reasoning))
 	for _, d := range e.calls {
-		c.bytes += 4 * int64(len(d.arguments))
+		c.bytes += 4 * int64(len(d.Arguments))
 	}
 	if e.token.LogProb != 0 || len(e.token.Top) > 0 {
 		c.bytes += int64(1+len(e.token.Top)) * probCost
@@ -164,6 +166,7 @@ func (o *outcome) add(stream *engine.Stream, q *engine.Request, document string,
 	o.tokens.Cached += u.Cached
 	o.tokens.Evicted += u.Evicted
 	o.tokens.Generated += u.Generated
+	o.tokens.Reasoning += u.Reasoning
 	o.tokens.Queued += u.Queued
 	o.tokens.Prefill += u.Prefill
 	o.tokens.Decoding += u.Decoding

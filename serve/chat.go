@@ -1,7 +1,6 @@
 package serve
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lukv/lukv/dialog"
+	"github.com/lukv/lukv/dialog/structured"
 	"github.com/lukv/lukv/engine"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/tokenizer/chat"
@@ -22,12 +22,11 @@ type chatRequest struct {
 	sharedFields
 	doc       *document // nil: none is named
 	logprobs  bool
-	calls     *toolCalls // nil: nothing can be called
-	continues bool       // the last message
-	reasoning *reasoning // nil: answers begin without reasoning
-	reasoned  int        // tokens of reasoning so far
-	own       names      // of fields, in a request of another form
-	keepTurns int        // older ones are compressed; 0: none are
+	continues bool  // the last message
+	named     bool  // a function is named that has to be called
+	hidden    bool  // the client does not want to see the reasoning
+	own       names // of fields, in a request of another form
+	keepTurns int   // older ones are compressed; 0: none are
 }
 
 // messages reads the conversation. Content is a string or a list of text parts.
@@ -124,8 +123,9 @@ func (s *Server) chatRequest(r *http.Request, f *fields, counting bool) (*chatRe
 	}
 	refuse(f, "functions")
 	refuse(f, "function_call")
-	c.follow(r.Context(), f, &in)
-	hidden, budget := f.has("include_reasoning") && !f.boolean("include_reasoning"), f.integer("thinking_token_budget", -1, 0, math.MaxInt32)
+	c.follow(f, &in)
+	c.hidden = f.has("include_reasoning") && !f.boolean("include_reasoning")
+	budget := f.integer("thinking_token_budget", -1, 0, math.MaxInt32)
 	if o := f.object("kv_compression"); o != nil && o.has("keep_turns") {
 		c.keepTurns = o.integer("keep_turns", 0, 1, maxMessages)
 		f.adopt(o)
@@ -151,7 +151,7 @@ func (s *Server) chatRequest(r *http.Request, f *fields, counting bool) (*chatRe
 			return nil, err
 		}
 	}
-	if err := c.reasons(hidden, budget); err != nil {
+	if err := c.reasons(budget); err != nil {
 		return nil, err
 	}
 	v.atLeast(&c.q, c.least)
@@ -188,32 +188,31 @@ func (c *chatRequest) checkCompression() error {
 
 // error returns an error for clients that names the fields of their request.
 func (c *chatRequest) error(err error) *apiError {
-	return c.own.rename(asError(err, c.v.e.MaxTokens()))
+	return c.own.rename(c.asError(err))
 }
 
-// follow constrains answers to the requested format, or to calls of tools.
-func (c *chatRequest) follow(ctx context.Context, f *fields, in *chat.Input) {
+// follow makes answers follow the requested format, or call tools.
+func (c *chatRequest) follow(f *fields, in *chat.Input) {
 	like := format(f)
-	var begin *toolCalls // says where the language begins; nil: with the answer
-	if c.calls = tools(f, c.v, in); c.calls != nil {
-		c.q.ShowSpecial = true
-		auto := c.calls.choice == "auto"
-		if auto && like.key != nil {
-			like = c.calls.orFormat(ctx, c.v, like)
-		} else { // if a call has to be made, the format of text does not matter
-			like = c.calls.language(ctx, c.v)
-			like.field = "tools"
-			if auto || c.calls.must {
-				begin = c.calls
-			}
-		}
+	c.q.Format, c.formatBy = like.Format, like.field
+	choice := f.raw("tool_choice")
+	c.q.Tools = tools(f, c.v, in)
+	c.named = choice != nil && choice[0] == '{'
+	if c.q.Tools != nil && (like.IsZero() || c.q.Tools.Required()) {
+		c.formatBy = "tools"
 	}
-	if like.key == nil || f.err != nil {
-		return
+}
+
+// reasons determines how the answers begin, once the prompt is known.
+func (c *chatRequest) reasons(budget int) (err error) {
+	if c.continues {
+		return nil
 	}
-	if err := c.v.constrain(ctx, &c.q, like, begin); err != nil {
-		f.fail(like.field, "%v", err)
+	c.q.Reasoning, err = c.v.syntax.Reasoning(c.q.Prompt, budget)
+	if errors.Is(err, structured.ErrNoBudget) {
+		return invalid("thinking_token_budget", "thinking_token_budget: not supported: %v", err)
 	}
+	return err
 }
 
 // tokens builds the prompt, of at most limit tokens.
@@ -290,9 +289,9 @@ func (d *chatDelta) empty() bool {
 }
 
 // newChatCall returns a call, or a piece of one.
-func newChatCall(d callDelta) chatCall {
-	call := chatCall{ID: d.id, Function: chatCallFunction{Name: d.name, Arguments: d.arguments}}
-	if d.name != "" {
+func newChatCall(d structured.Call) chatCall {
+	call := chatCall{ID: d.ID, Function: chatCallFunction{Name: d.Name, Arguments: d.Arguments}}
+	if d.Name != "" {
 		call.Type = "function"
 	}
 	return call
@@ -312,37 +311,20 @@ type chatCallFunction struct {
 	Arguments string `json:"arguments"`
 }
 
-// events splits an answer into reasoning, text and calls.
+// events returns the events of an answer as this request wants to see them.
 func (c *chatRequest) events(events iter.Seq2[engine.Event, error]) iter.Seq2[answerEvent, error] {
 	return func(yield func(answerEvent, error) bool) {
-		calls := make([]callReader, c.q.Choices)
-		reasoning := make([]*reasoningReader, c.q.Choices)
-		for i := range reasoning {
-			reasoning[i], calls[i].t = c.reasoning.newReader(), c.calls
-		}
 		for e, err := range events {
 			if err != nil {
 				yield(answerEvent{}, err)
 				return
 			}
 			x := newAnswerEvent(0, e)
-			if r := reasoning[e.Choice]; r != nil {
-				before := r.tokens
-				x.reasoning, x.text = r.add(e.Text, e.HasToken, x.finish != "")
-				c.reasoned += r.tokens - before
-				if x.inReasoning = r.stage != inAnswer; c.reasoning.hidden {
-					x.reasoning = ""
-				}
+			if c.hidden {
+				x.reasoning = ""
 			}
-			if c.calls != nil {
-				r := &calls[e.Choice]
-				x.text, x.calls = r.add(x.text, x.finish != "")
-				// Calling a function that was named is not the model's decision, so the
-				// reason stays stop; and nobody should execute a call that a stop text
-				// has cut.
-				if x.finish == string(model.FinishStop) && r.calls > 0 && r.stage != inArguments && (c.calls.choice == "" || c.calls.choice == "auto") {
-					x.finish = "tool_calls"
-				}
+			if e.Finish == engine.FinishCalls && c.named { // calling what was named is not the model's decision
+				x.finish = string(model.FinishStop)
 			}
 			if !yield(x, nil) {
 				return
@@ -471,7 +453,7 @@ func (f *chatFormat) add(out *eventStream, e *answerEvent) {
 	if !f.begun[e.choice] {
 		f.begun[e.choice] = true
 		delta.Role = "assistant"
-		if c.calls == nil && c.reasoning == nil {
+		if c.q.Tools == nil && c.q.Reasoning == nil {
 			delta.Content = new(string)
 		}
 	}
@@ -480,7 +462,7 @@ func (f *chatFormat) add(out *eventStream, e *answerEvent) {
 	}
 	for _, d := range e.calls {
 		call := newChatCall(d)
-		call.Index = &d.index
+		call.Index = &d.Index
 		delta.Calls = append(delta.Calls, call)
 	}
 	choice := chatChoice{Index: e.choice, Delta: delta, Finish: orNull(e.finish)}
@@ -505,11 +487,11 @@ func (f *chatFormat) collect(e *answerEvent) {
 		choice.IDs = append(choice.IDs, e.token.ID)
 	}
 	for _, d := range e.calls {
-		if d.name != "" {
+		if d.Name != "" {
 			choice.Message.Calls = append(choice.Message.Calls, newChatCall(d))
 			texts.arguments = append(texts.arguments, &strings.Builder{})
 		}
-		texts.arguments[d.index].WriteString(d.arguments)
+		texts.arguments[d.Index].WriteString(d.Arguments)
 	}
 	if p := f.c.logProbs(e); p != nil {
 		if choice.LogProbs == nil {
@@ -527,8 +509,8 @@ func (f *chatFormat) progress(out *eventStream, _ int, p *promptProgress) {
 
 func (f *chatFormat) end(w http.ResponseWriter, out *eventStream, sum *outcome) error {
 	f.answer.Usage, f.answer.Cache, f.answer.Timings = &sum.usage, sum.cache, newTimings(sum.tokens)
-	if f.c.reasoning != nil {
-		f.answer.Usage.Answer = &answerUsage{Reasoning: f.c.reasoned}
+	if f.c.q.Reasoning != nil {
+		f.answer.Usage.Answer = &answerUsage{Reasoning: sum.tokens.Reasoning}
 	}
 	if out != nil {
 		if f.answer.Choices = []chatChoice{}; f.c.usage {

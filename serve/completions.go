@@ -139,8 +139,9 @@ func (s *Server) textRequest(r *http.Request, f *fields) (*textRequest, error) {
 }
 
 // build builds the prompts and the constraints on their answers.
-func (c *textRequest) build(r *http.Request, f *fields, special bool, like language) error {
+func (c *textRequest) build(r *http.Request, f *fields, special bool, like wanted) error {
 	v := c.v
+	c.formatBy = like.field
 	// After a context, prompts are not the beginning.
 	var err error
 	if c.sent, err = c.prompts(r, f, "prompt", maxPrompts, special && c.context == "", c.context != ""); err != nil {
@@ -161,11 +162,7 @@ func (c *textRequest) build(r *http.Request, f *fields, special bool, like langu
 		if err := v.positions(len(q.Prompt), q.Sampling.MaxTokens); err != nil {
 			return err
 		}
-		if like.key != nil {
-			if err := v.constrain(r.Context(), &q, like, nil); err != nil {
-				return invalid(like.field, "%s: %v", like.field, err)
-			}
-		}
+		q.Format = like.Format
 		v.atLeast(&q, c.least)
 		c.queries = append(c.queries, q)
 	}

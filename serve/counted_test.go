@@ -8,8 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/engine"
-	"github.com/lukv/lukv/internal/grammar"
-	"github.com/lukv/lukv/tokenizer/chat"
 )
 
 // TestCachedOfPrompts: the cached tokens of several prompts are those of each together, of a
@@ -140,37 +138,6 @@ func TestBestOf(t *testing.T) {
 		}
 	}
 	require.Positive(t, differ, "sums would have done")
-}
-
-// TestOneCallAtOnce: without parallel calls a second one cannot follow.
-func TestOneCallAtOnce(t *testing.T) {
-	ts := family(t, "qwen2.5-7b-instruct", "</s>")
-	v, release, err := ts.s.models.acquire(t.Context(), ts.s.models.find(""))
-	require.NoError(t, err)
-	defer release()
-	one := "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>"
-	for _, choice := range []any{"required", "auto"} {
-		for _, many := range []any{nil, true, false} {
-			f, bad := parseBody([]byte(mustJSON(t, object{"tools": []object{now}, "tool_choice": choice, "parallel_tool_calls": many})))
-			require.Nil(t, bad)
-			in := chat.Input{Messages: []*chat.Object{chat.NewMessage("user", "x")}}
-			calls := tools(f, v, &in)
-			require.Nil(t, f.err)
-			g, err := v.grammar(t.Context(), calls.language(t.Context(), v))
-			require.NoError(t, err)
-			text := one
-			if choice == "auto" { // it applies to what follows the mark
-				text = strings.TrimPrefix(text, "<tool_call>")
-			}
-			state, err := g.Bytes(t.Context(), grammar.NewBudget(1), g.Start(), []byte(text))
-			require.NoError(t, err)
-			require.NotNil(t, state)
-			require.True(t, state.MayEnd())
-			state, err = g.Bytes(t.Context(), grammar.NewBudget(1), g.Start(), []byte(text+"\n"+one))
-			require.NoError(t, err)
-			require.Equal(t, many == false, state == nil, "%v, %v", choice, many)
-		}
-	}
 }
 
 // TestFinishReasons: every protocol says in its words why an answer ended.

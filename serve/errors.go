@@ -10,8 +10,8 @@ import (
 	"strings"
 
 	"github.com/lukv/lukv/dialog"
+	"github.com/lukv/lukv/dialog/structured"
 	"github.com/lukv/lukv/engine"
-	"github.com/lukv/lukv/internal/grammar"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/tokenizer"
 	"github.com/lukv/lukv/tokenizer/chat"
@@ -63,6 +63,7 @@ func asError(err error, limit int) *apiError {
 	var large *engine.TooLargeError
 	var memory *engine.MemoryError
 	var long *tokenizer.TooLongError
+	var format *structured.FormatError
 	var raised *chat.RaisedError
 	var template *chat.Error
 	switch {
@@ -79,17 +80,13 @@ func asError(err error, limit int) *apiError {
 		return e
 	case errors.As(err, &large):
 		return &apiError{status: http.StatusInsufficientStorage, Type: "invalid_request_error", Code: "cache_budget_exceeded", Message: err.Error()}
-	case errors.Is(err, grammar.ErrAmbiguous):
-		return invalid("response_format", "the format of the answer: %v", grammar.ErrAmbiguous)
-	case errors.Is(err, grammar.ErrBudget):
-		return invalid("response_format", "the format of the answer: %v", grammar.ErrBudget)
+	case errors.As(err, &format):
+		return invalid("response_format", "%v", format)
 	case errors.As(err, &memory) && memory.InUse == 0:
 		return &apiError{status: http.StatusBadRequest, Type: "invalid_request_error", Code: "memory_limit",
 			Message: fmt.Sprintf("the answers asked for need up to %d bytes besides their KV caches, the limit is %d", memory.Needed, memory.Limit)}
 	case errors.As(err, &memory):
 		return &apiError{status: http.StatusServiceUnavailable, retry: 2, Type: "server_error", Code: "memory_limit", Message: err.Error()}
-	case errors.Is(err, errNoToken):
-		return invalid("response_format", "%v", errNoToken)
 	case errors.Is(err, engine.ErrQueueFull):
 		return &apiError{status: http.StatusTooManyRequests, retry: 2, Type: "rate_limit_error", Code: "queue_full", Message: err.Error()}
 	case errors.Is(err, engine.ErrClosed):

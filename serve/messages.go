@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/lukv/lukv/engine"
@@ -67,7 +68,7 @@ func (s *Server) messageRequest(r *http.Request, f *fields, counting bool) (*mes
 	if q.c, err = s.asChat(r, f, chat, own, counting); err != nil {
 		return nil, err
 	}
-	if think != nil && *think && !q.c.v.reasons() {
+	if think != nil && *think && !q.c.v.syntax.Reasons() {
 		return nil, invalid("thinking", "thinking: not supported by the chat template of the model %s", q.c.v.id)
 	}
 	q.c.q.Sampling.YieldEnd = true // distinguishes the end of a turn from a stop sequence
@@ -383,4 +384,25 @@ func writeMessageError(w http.ResponseWriter, e *apiError) {
 	w.Header().Set("Request-Id", w.Header().Get("X-Request-Id"))
 	w.WriteHeader(e.status)
 	writeJSON(w, object{"type": "error", "error": messageError(e), "request_id": w.Header().Get("X-Request-Id")})
+}
+
+// thinkingBudget reads the field thinking of the Anthropic API: whether the model is to
+// think, nil if it does not say, and for how many tokens.
+func thinkingBudget(f *fields) (on *bool, budget int) {
+	o := f.object("thinking")
+	if o == nil {
+		return nil, 0
+	}
+	t := o.str("type")
+	if !slices.Contains([]string{"enabled", "adaptive", "disabled"}, t) {
+		o.fail("type", "%q is unknown, expected enabled, adaptive or disabled", t)
+	}
+	if o.has("budget_tokens") {
+		if budget = o.integer("budget_tokens", 0, 1, 1<<31-1); t != "enabled" {
+			o.fail("budget_tokens", "needs the type enabled")
+		}
+	}
+	f.adopt(o)
+	yes := t != "disabled"
+	return &yes, budget
 }

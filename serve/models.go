@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lukv/lukv/dialog"
+	"github.com/lukv/lukv/dialog/structured"
 	"github.com/lukv/lukv/engine"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/tokenizer"
@@ -69,9 +70,7 @@ type served struct {
 	date    time.Time // of format
 	metrics *metrics
 
-	grammars   grammars
-	toolSyntax func() *toolSyntax
-	reasons    func() bool // whether the template knows reasoning
+	syntax *structured.Syntax
 }
 
 func newServed(sl *slot, m *model.Model) (*served, error) {
@@ -84,15 +83,15 @@ func newServed(sl *slot, m *model.Model) (*served, error) {
 	if err != nil {
 		return nil, err
 	}
+	syntax, err := structured.NewSyntax(m, format)
+	if err != nil {
+		return nil, err
+	}
 	e, err := engine.New(m, sl.engine)
 	if err != nil {
 		return nil, err
 	}
-	return &served{
-		id: sl.id, m: m, e: e, tok: tok, format: format, date: now, metrics: &sl.metrics,
-		toolSyntax: sync.OnceValue(func() *toolSyntax { return findToolSyntax(format, tok) }),
-		reasons:    sync.OnceValue(func() bool { return findReasoning(format) }),
-	}, nil
+	return &served{id: sl.id, m: m, e: e, tok: tok, format: format, date: now, metrics: &sl.metrics, syntax: syntax}, nil
 }
 
 // Add serves a model under an id, with an engine of the given options. The caller

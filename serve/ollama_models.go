@@ -72,11 +72,8 @@ func (v *served) capabilities() []string {
 	if _, err := v.m.Embedding(); err == nil {
 		return []string{"embedding"}
 	}
-	out := []string{"completion"}
-	if v.toolSyntax() != nil {
-		out = append(out, "tools")
-	}
-	if v.reasons() {
+	out := []string{"completion", "tools"}
+	if v.syntax.Reasons() {
 		out = append(out, "thinking")
 	}
 	return out

@@ -1,7 +1,6 @@
 package serve
 
 import (
-	"context"
 	"encoding/json"
 	"strings"
 	"testing"
@@ -9,43 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/engine"
-	"github.com/lukv/lukv/model"
-	"github.com/lukv/lukv/tokenizer"
 )
-
-// TestReadThoughts reads answers in every way of cutting them into three pieces.
-func TestReadThoughts(t *testing.T) {
-	for _, test := range []struct {
-		opened                  bool
-		answer, thought, spoken string
-	}{
-		{false, "<think>\nWell. </thin\n\nSo\n</think>\n\nYes. <think>", "Well. </thin\n\nSo", "Yes. <think>"},
-		{false, "\n <think></think>Yes", "", "Yes"},
-		{false, "<think>\n\n</think>\n\nYes\n", "", "Yes\n"},
-		{false, " Yes </think>", "", " Yes </think>"},
-		{false, "<thin", "", "<thin"},
-		{false, "<thinly> </think>", "", "<thinly> </think>"},
-		{false, "<think>a </thi", "a </thi", ""},
-		{false, "<think>a </think>", "a", ""},
-		{true, "\nWell\n</think>\n\nYes", "Well", "Yes"},
-		{true, " a", "a", ""},
-		{true, "</think>b", "", "b"},
-		{false, "", "", ""},
-	} {
-		n := len(test.answer)
-		for i := range n + 1 {
-			for j := i; j <= n; j++ {
-				r := (&reasoning{opened: test.opened}).newReader()
-				thought, spoken := "", ""
-				for k, piece := range []string{test.answer[:i], test.answer[i:j], test.answer[j:]} {
-					a, b := r.add(piece, true, k == 2)
-					thought, spoken = thought+a, spoken+b
-				}
-				require.Equal(t, [2]string{test.thought, test.spoken}, [2]string{thought, spoken}, "%q cut at %d and %d", test.answer, i, j)
-			}
-		}
-	}
-}
 
 // Templates that know reasoning: like Qwen3's, where the model begins them, and like those
 // of models that always think, where the prompt does.
@@ -59,6 +22,9 @@ const (
 	likeR1 = `{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}[assistant]<think>
 `
 )
+
+// The marks of reasoning.
+const thinkBegin, thinkEnd = "<think>", "</think>"
 
 // markID is the token that family renames.
 const markID = 2
@@ -236,44 +202,4 @@ func TestWhoReasons(t *testing.T) {
 	status, text, _ := plain.do(t, "POST", "/v1/messages", mustJSON(t, q))
 	require.Equal(t, 400, status, text)
 	require.Contains(t, text, "not supported by the chat template")
-}
-
-// TestReasoningMask: a model that decides by itself to reason may begin with the mark or
-// with what the format says, may not end while it reasons, and follows the format
-// afterwards.
-func TestReasoningMask(t *testing.T) {
-	ts := family(t, likeQwen3, thinkBegin)
-	v, release, err := ts.s.models.acquire(t.Context(), ts.s.models.find(""))
-	require.NoError(t, err)
-	defer release()
-	c := &chatRequest{sharedFields: sharedFields{v: v, q: engine.Request{Choices: 1, Prompt: []int32{1}}}}
-	yes := uint64(1) << 40
-	var behind [][]int32
-	c.q.Mask = func(_ context.Context, _ int, answer []int32) ([]uint64, error) {
-		behind = append(behind, answer)
-		mask := make([]uint64, (v.m.Config().Vocab+63)/64)
-		mask[0] = yes
-		return mask, nil
-	}
-	require.NoError(t, c.reasons(false, -1))
-	require.True(t, c.q.ShowSpecial)
-	mask, err := c.q.Mask(t.Context(), 0, nil)
-	require.NoError(t, err)
-	require.Equal(t, yes|1<<markID, mask[0])
-	answer := []int32{markID}
-	for _, id := range v.tok.Encode("well"+thinkEnd, tokenizer.EncodeOptions{}) {
-		mask, err = c.q.Mask(t.Context(), 0, answer)
-		require.NoError(t, err)
-		for e := range int32(v.m.Config().Vocab) {
-			require.Equal(t, !v.m.Ends(e, &model.Sampling{}), mask[e>>6]>>(e&63)&1 == 1)
-		}
-		answer = append(answer, id)
-	}
-	for range 2 {
-		mask, err = c.q.Mask(t.Context(), 0, answer)
-		require.NoError(t, err)
-		require.Equal(t, yes, mask[0])
-		answer = append(answer, 40)
-	}
-	require.Equal(t, [][]int32{{}, {}, {40}}, append([][]int32{{}}, behind[1:]...))
 }

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lukv/lukv/dialog/structured"
 	"github.com/lukv/lukv/engine"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
@@ -35,10 +36,11 @@ type sharedFields struct {
 	q        engine.Request // without a prompt
 	n        int            // answers to return
 	stream   bool
-	usage    bool // in the last chunk of a stream
-	ids      bool // return_token_ids
-	progress bool // return_progress
-	least    int  // min_tokens
+	usage    bool   // in the last chunk of a stream
+	ids      bool   // return_token_ids
+	progress bool   // return_progress
+	least    int    // min_tokens
+	formatBy string // the field that asks for the format of answers
 
 	// The request for compression; see [Server.resolve].
 	policy   *lukv.Policy
@@ -143,6 +145,16 @@ func (v *served) sampling(f *fields) model.Sampling {
 	}
 	o.Seed = seed
 	return o
+}
+
+// asError returns an error for clients. One about the format of the answer names the field
+// that asks for it.
+func (c *sharedFields) asError(err error) *apiError {
+	var format *structured.FormatError
+	if errors.As(err, &format) && c.formatBy != "" {
+		return invalid(c.formatBy, "%s: %v", c.formatBy, format.Err)
+	}
+	return asError(err, c.v.e.MaxTokens())
 }
 
 // minTokens reads the least number of tokens of an answer; most is the largest number, 0
@@ -395,6 +407,7 @@ func (s *Server) submit(r requestContext, v *served, q engine.Request) (*engine.
 	stream, err := v.e.Submit(r.ctx, q)
 	holdsOf(r.ctx).leaveTurn()
 	var large *engine.TooLargeError
+	var format *structured.FormatError
 	switch {
 	case err == nil:
 		h := holdsOf(r.ctx)
@@ -403,7 +416,7 @@ func (s *Server) submit(r requestContext, v *served, q engine.Request) (*engine.
 		h.streams = append(h.streams, stream)
 		return stream, nil
 	case errors.As(err, &large), errors.Is(err, engine.ErrQueueFull), errors.Is(err, engine.ErrClosed),
-		errors.Is(err, model.ErrContextFull), r.ctx.Err() != nil:
+		errors.Is(err, model.ErrContextFull), errors.As(err, &format), r.ctx.Err() != nil:
 		return nil, err
 	}
 	// Nothing has been computed yet, so the request is wrong, such as a policy that does

@@ -196,7 +196,7 @@ func (a *responseFormat) object(sum *outcome) object {
 	u := sum.tokens
 	out["usage"] = object{
 		"input_tokens": u.Prompt, "input_tokens_details": object{"cached_tokens": u.Cached, "cache_write_tokens": 0, "evicted_tokens": u.Evicted},
-		"output_tokens": u.Generated, "output_tokens_details": object{"reasoning_tokens": a.q.c.reasoned}, "total_tokens": u.Prompt + u.Generated,
+		"output_tokens": u.Generated, "output_tokens_details": object{"reasoning_tokens": u.Reasoning}, "total_tokens": u.Prompt + u.Generated,
 	}
 	if sum.cache != nil {
 		out["kv_cache"] = sum.cache

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -15,11 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/engine"
-	"github.com/lukv/lukv/internal/grammar"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/model/builtin"
-	"github.com/lukv/lukv/tokenizer"
-	"github.com/lukv/lukv/tokenizer/chat"
 )
 
 // agree returns the whole answer to a request and requires the streamed one to agree.
@@ -241,12 +237,6 @@ func TestToolCalls(t *testing.T) {
 
 // TestArguments: arguments are objects if the schema does not say otherwise.
 func TestArguments(t *testing.T) {
-	for schema, want := range map[string]string{
-		`{}`: `{"type":"object"}`, `{ }`: `{"type":"object"}`, `{"required":["x"]}`: `{"type":"object","required":["x"]}`,
-		`{"type":"string"}`: `{"type":"string"}`, `{"$ref":"#/$defs/x"}`: `{"$ref":"#/$defs/x"}`, `{"a":}`: `{"a":}`,
-	} {
-		require.Equal(t, want, string(ofObjects(json.RawMessage(schema))))
-	}
 	ts := start(t, Options{}, engine.Options{})
 	for schema, like := range map[string]string{
 		`{"required":["x"],"properties":{"x":{"type":"integer","maximum":9}},"additionalProperties":false}`: `^\{\s*"x":\s*-?\d+\s*\}$`,
@@ -257,34 +247,6 @@ func TestArguments(t *testing.T) {
 		require.Equal(t, "tool_calls", c.Finish)
 		require.Regexp(t, like, c.Message.Calls[0].Function.Arguments)
 	}
-}
-
-// TestManyTools: schemas that together are too large are refused only if they have to be
-// enforced.
-func TestManyTools(t *testing.T) {
-	ts := start(t, Options{}, engine.Options{})
-	v, release, err := ts.s.models.acquire(context.Background(), ts.s.models.find(""))
-	require.NoError(t, err)
-	defer release()
-	calls := &toolCalls{toolSyntax: v.toolSyntax(), choice: "auto"}
-	for i := range 70 {
-		schema := fmt.Sprintf(`{"type":"object","properties":{"%s":{}}}`, strings.Repeat("x", 1000))
-		calls.functions = append(calls.functions, function{name: fmt.Sprint("f", i), parameters: json.RawMessage(schema)})
-	}
-	call := []byte(`{"name": "f69", "` + v.toolSyntax().key + `": {"`)
-	for choice, ok := range map[string]bool{"auto": true, "": false, "f69": true} {
-		calls.choice = choice
-		g, err := v.grammar(t.Context(), calls.language(t.Context(), v))
-		require.Equal(t, ok, err == nil, "%q: %v", choice, err)
-		if ok {
-			s, err := g.Bytes(t.Context(), nil, g.Start(), call)
-			require.NoError(t, err)
-			require.NotNil(t, s)
-		}
-	}
-	calls.choice, calls.functions[0].strict = "auto", true
-	_, err = v.grammar(t.Context(), calls.language(t.Context(), v))
-	require.NoError(t, err)
 }
 
 // TestCutCalls: an answer that a stop text ends inside a call is not a call to be executed.
@@ -334,65 +296,6 @@ func mustJSON(t testing.TB, v any) string {
 	return string(data)
 }
 
-// TestReadCalls reads answers that models of each family give, in every way of cutting them
-// into two or three pieces.
-func TestReadCalls(t *testing.T) {
-	names := map[string]bool{"weather": true, "now": true}
-	one, two := `{"city": "a \"} ]{", "at": [1, {"x": 2}]}`, `{}`
-	type call struct{ name, arguments string }
-	both := []call{{"weather", one}, {"now", two}}
-	for _, test := range []struct {
-		syntax toolSyntax
-		answer string
-		text   string
-		calls  []call
-	}{
-		{qwenTools, "<tool_call>\n{\"name\": \"weather\", \"arguments\": " + one + "}\n</tool_call>", "", both[:1]},
-		{qwenTools, "Let me see. <tool\n<tool_call>\n{\"name\": \"weather\", \"arguments\": " + one + "}\n</tool_call>\n<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>", "Let me see. <tool\n", both},
-		{qwenTools, "<tool_call> is a mark, and {\"name\": \"no\"} no call of it", "<tool_call> is a mark, and {\"name\": \"no\"} no call of it", nil},
-		{qwenTools, "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"ci", "", []call{{"weather", `{"ci`}}},
-		{qwenTools, "<tool_call>\n{\"name\": \"wea", "", nil}, // the mark lets nothing but a call follow
-		{qwenTools, "nothing <tool_ca", "nothing <tool_ca", nil},
-		{mistralTools, `[TOOL_CALLS] [{"name": "weather", "arguments": ` + one + `}, {"name": "now", "arguments": {}}]`, "", both},
-		{mistralTools, `[TOOL_CALLS][{"name": "now", "arguments": {}}]`, "", both[1:]},
-		{llamaTools, `{"name": "weather", "parameters": ` + one + `}`, "", both[:1]},
-		{llamaTools, `<|python_tag|>{"name": "now", "parameters": {}}`, "", both[1:]},
-		{llamaTools, `Well, 1 <| 2. <|python_tag|>{"name": "weather", "parameters": ` + one + `}`, "Well, 1 <| 2. ", both[:1]},
-		{llamaTools, `<|python_tag|>print(1 <|`, `<|python_tag|>print(1 <|`, nil},
-		{llamaTools, `{"name": "other", "parameters": {}}`, `{"name": "other", "parameters": {}}`, nil},
-		{llamaTools, `{"names": 1}`, `{"names": 1}`, nil},
-		{llamaTools, ` {"name": "now", "parameters": {}}`, ` {"name": "now", "parameters": {}}`, nil},
-		{llamaTools, `{"na`, `{"na`, nil},
-		{llamaTools, "", "", nil},
-		{plainTools, `{"name": "now", "arguments": {}}`, "", both[1:]},
-		{qwenTools, "<tool_call>\n{\"name\": \"weather\", \"arguments\": \"}\"}\n</tool_call>\n<tool_call>\n{\"name\": \"now\", \"arguments\": null}\n</tool_call>", "", []call{{"weather", `"}"`}, {"now", "null"}}},
-		{mistralTools, `[TOOL_CALLS][{"name": "now", "arguments": -1.5}]`, "", []call{{"now", "-1.5"}}},
-	} {
-		n := len(test.answer)
-		for i := range n + 1 {
-			for j := i; j <= n; j += 1 + (n-i)/6 {
-				r := callReader{t: &toolCalls{toolSyntax: &test.syntax, names: names, choice: "auto"}}
-				text := ""
-				var calls []call
-				for k, piece := range []string{test.answer[:i], test.answer[i:j], test.answer[j:]} {
-					more, deltas := r.add(piece, k == 2)
-					text += more
-					for _, d := range deltas {
-						if d.name != "" {
-							require.NotEmpty(t, d.id)
-							calls = append(calls, call{name: d.name})
-						}
-						calls[d.index].arguments += d.arguments
-					}
-				}
-				require.Equal(t, test.text, text, "%s: %q cut at %d and %d", test.syntax.name, test.answer, i, j)
-				require.Equal(t, test.calls, calls, "%s: %q cut at %d and %d", test.syntax.name, test.answer, i, j)
-			}
-		}
-	}
-	require.Len(t, (&toolCalls{toolSyntax: &mistralTools}).newID(), 9)
-}
-
 // family serves the embedded model with the chat template of another, and its third token
 // renamed.
 func family(t testing.TB, template, token string) *testServer {
@@ -417,22 +320,6 @@ func family(t testing.TB, template, token string) *testServer {
 	return serveModel(t, m, Options{}, engine.Options{})
 }
 
-// TestCutHeads: the beginning of a call that has to be made is no text, wherever it is cut.
-func TestCutHeads(t *testing.T) {
-	for _, syntax := range []toolSyntax{qwenTools, mistralTools, llamaTools, plainTools} {
-		whole := syntax.mark + syntax.before + callBegin + `now", "` + syntax.key + `": `
-		if syntax.name == mistralTools.name {
-			whole = syntax.mark + "[" + callBegin + `now", "` + syntax.key + `": `
-		}
-		for n := range len(whole) {
-			r := callReader{t: &toolCalls{toolSyntax: &syntax, names: map[string]bool{"now": true}}}
-			text, calls := r.add(whole[:n], true)
-			require.Empty(t, text, "%s: %q", syntax.name, whole[:n])
-			require.Empty(t, calls)
-		}
-	}
-}
-
 // likeLlama writes calls as Llama 3.1 does: one, as the whole answer.
 const likeLlama = `{{ bos_token }}{% for m in messages %}{% if loop.first and tools %}{% for t in tools %}{{ t | tojson(indent=4) }}
 {% endfor %}{% endif %}{% if 'tool_calls' in m %}{% if m.tool_calls | length != 1 %}{{ raise_exception("one call at once") }}{% endif %}` +
@@ -441,30 +328,18 @@ const likeLlama = `{{ bos_token }}{% for m in messages %}{% if loop.first and to
 // showsTools shows functions and does not know calls.
 const showsTools = `{{ bos_token }}{% for t in tools or [] %}{{ t.function.name }} {% endfor %}{% for m in messages %}{{ m.content }}{% endfor %}`
 
-// TestToolFamilies: the syntax follows the template, calls that have to be made are read
-// back, and if none has to be, only a call can follow the mark.
+// llamaTag is the control token that Llama 3 may write before a call.
+const llamaTag = "<|python_tag|>"
+
+// TestToolFamilies: the syntax follows the template, and calls that have to be made are read
+// back.
 func TestToolFamilies(t *testing.T) {
-	for _, test := range []struct {
-		template, token, name string
-		first                 bool
-		text, call            string // an answer up to a call, and the call up to its arguments
-	}{
-		{likeLlama, llamaTag, "llama", true, llamaTag, `{"name": "weather", "parameters": `},
-		{likeLlama, "</s>", "llama", false, "", `{"name": "weather", "parameters": `},
-		{"mistral-7b-instruct-v0.3", "[TOOL_CALLS]", "mistral", true, "[TOOL_CALLS]", ` [{"name": "weather", "arguments": `},
-		{"mistral-nemo-instruct-2407", "</s>", "mistral", false, "Well. [TOOL_CALLS]", `[{"name": "weather", "arguments": `},
-		{"qwen2.5-7b-instruct", "</s>", "qwen", false, "Let me see.\n<tool_call>", "\n" + `{"name": "weather", "arguments": `},
-		{"zephyr-tinyllama", "</s>", "plain", false, "", `{"name": "weather", "arguments": `},
-		{showsTools, "</s>", "plain", false, "", `{"name": "weather", "arguments": `},
+	for _, test := range []struct{ template, token string }{
+		{likeLlama, llamaTag}, {likeLlama, "</s>"}, {"mistral-7b-instruct-v0.3", "[TOOL_CALLS]"}, {"mistral-nemo-instruct-2407", "</s>"},
+		{"qwen2.5-7b-instruct", "</s>"}, {"zephyr-tinyllama", "</s>"}, {showsTools, "</s>"},
 	} {
-		t.Run(test.name+" "+test.token, func(t *testing.T) {
+		t.Run(test.token, func(t *testing.T) {
 			ts := family(t, test.template, test.token)
-			v, release, err := ts.s.models.acquire(context.Background(), ts.s.models.find(""))
-			require.NoError(t, err)
-			defer release()
-			require.Equal(t, test.name, v.toolSyntax().name)
-			require.Equal(t, test.first, v.toolSyntax().first >= 0)
-			require.Equal(t, test.template != "zephyr-tinyllama", v.toolSyntax().shown)
 			r := ask("Hello", object{"tools": []object{weather, now}, "tool_choice": "required", "temperature": 1.0, "max_tokens": 90})
 			answer := ts.agree(t, r)[0]
 			require.NotEmpty(t, answer.Message.Calls)
@@ -473,57 +348,6 @@ func TestToolFamilies(t *testing.T) {
 				if answer.Finish == "tool_calls" {
 					require.True(t, json.Valid([]byte(call.Function.Arguments)), call.Function.Arguments)
 				}
-			}
-
-			f, bad := parseBody([]byte(mustJSON(t, object{"tools": []object{weather, now}})))
-			require.Nil(t, bad)
-			in := chat.Input{Messages: []*chat.Object{chat.NewMessage("user", "x")}}
-			calls := tools(f, v, &in)
-			require.Nil(t, f.err)
-			q := engine.Request{Choices: 1}
-			require.NoError(t, v.constrain(t.Context(), &q, calls.language(t.Context(), v), calls))
-			mask, err := q.Mask(t.Context(), 0, nil)
-			require.NoError(t, err)
-			require.Nil(t, mask, "everything may come")
-			ids := v.tok.Encode(test.text, tokenizer.EncodeOptions{})
-			for _, part := range []string{test.call, `{"city": "`} {
-				ids = append(ids, v.tok.Encode(part, tokenizer.EncodeOptions{})...)
-				for i := range ids { // token by token, as the engine asks
-					_, err := q.Mask(t.Context(), 0, ids[:i+1])
-					require.NoError(t, err)
-				}
-				mask, err = q.Mask(t.Context(), 0, ids)
-				require.NoError(t, err)
-				require.NotNil(t, mask)
-				allowed := func(s string) bool {
-					id := v.tok.Encode(s, tokenizer.EncodeOptions{})[0]
-					return mask[id>>6]>>(id&63)&1 == 1
-				}
-				require.True(t, part != test.call || allowed("{"), "an object begins")
-				require.Equal(t, part != test.call, allowed("a"), "a text is open")
-				require.False(t, allowed("<s>"))
-			}
-			// With a format, the answer follows it or makes calls.
-			q = engine.Request{Choices: 1}
-			require.NoError(t, v.constrain(t.Context(), &q, calls.orFormat(t.Context(), v, language{part: grammar.Texts("yes", "no"), key: []byte("x")}), nil))
-			begin := v.tok.Encode("yes", tokenizer.EncodeOptions{})
-			mask, err = q.Mask(t.Context(), 0, nil)
-			require.NoError(t, err)
-			call := v.tok.Encode(v.toolSyntax().mark+test.call, tokenizer.EncodeOptions{})
-			for id, want := range map[int32]bool{begin[0]: true, call[0]: true, v.tok.Encode("w", tokenizer.EncodeOptions{})[0]: false} {
-				require.Equal(t, want, mask[id>>6]>>(id&63)&1 == 1, "%q", v.tok.Piece(id))
-			}
-			for i := range call {
-				_, err = q.Mask(t.Context(), 0, call[:i+1])
-				require.NoError(t, err)
-			}
-			// Other text stays free.
-			q = engine.Request{Choices: 1}
-			require.NoError(t, v.constrain(t.Context(), &q, calls.language(t.Context(), v), calls))
-			for i, text := 0, v.tok.Encode(`{"n": <tool_cal>`, tokenizer.EncodeOptions{}); i <= len(text); i++ {
-				mask, err = q.Mask(t.Context(), 0, text[:i])
-				require.NoError(t, err)
-				require.Nil(t, mask)
 			}
 		})
 	}

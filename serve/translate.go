@@ -186,12 +186,12 @@ func (b *blocks) add(e *answerEvent) {
 		b.probs = nil
 	}
 	for _, d := range e.calls {
-		if d.name != "" {
-			b.start(block{kind: callBlock, id: d.id, name: d.name})
+		if d.Name != "" {
+			b.start(block{kind: callBlock, id: d.ID, name: d.Name})
 			b.probs = nil
 		}
-		if d.arguments != "" {
-			b.write(b.list[len(b.list)-1], d.arguments, nil)
+		if d.Arguments != "" {
+			b.write(b.list[len(b.list)-1], d.Arguments, nil)
 		}
 	}
 	b.finish = e.finish

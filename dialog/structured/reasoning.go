@@ -1,100 +1,75 @@
-package serve
+package structured
 
 import (
 	"bytes"
 	"context"
-	"slices"
+	"errors"
 	"strings"
 	"unicode"
 
-	"github.com/lukv/lukv/dialog"
 	"github.com/lukv/lukv/tokenizer"
-	"github.com/lukv/lukv/tokenizer/chat"
 )
 
-// Marks between which models write their reasoning before they answer: those of Qwen3,
-// DeepSeek-R1 and models distilled from it.
-const (
-	thinkBegin = "<think>"
-	thinkEnd   = "</think>"
-)
-
-// findReasoning reports whether a template knows the marks: it leaves out earlier
-// reasoning, or begins it.
-func findReasoning(format *dialog.Format) bool {
-	p, err := format.Render(context.Background(), chat.Input{
-		Messages: []*chat.Object{
-			chat.NewMessage("user", "x"),
-			chat.NewMessage("assistant", thinkBegin+"\nlukv_reasoning\n"+thinkEnd+"\n\nlukv_answer"),
-			chat.NewMessage("user", "y"),
-		},
-		AddGenerationPrompt: true,
-	})
-	if err != nil {
-		return false
-	}
-	left := strings.Contains(p.Text, "lukv_answer") && !strings.Contains(p.Text, "lukv_reasoning")
-	return left || strings.HasSuffix(strings.TrimSpace(p.Text), thinkBegin)
-}
-
-// reasoning says how the answers to one request begin; nil: with the answer itself.
-type reasoning struct {
+// Reasoning says how the answers to one request begin. Formats and calls apply to the text
+// after it.
+type Reasoning struct {
 	tok        *tokenizer.Tokenizer
 	begin, end int32 // the marks' tokens, -1 for a mark of several
 	opened     bool  // the prompt ends with the first mark
-	hidden     bool  // the client does not want to see it
+	special    bool  // a mark is a special token
 	budget     int   // tokens after which it is ended; -1: never
 }
 
-// reasons determines how the answers begin, once the prompt is known. It makes formats
-// and calls apply to the text after the reasoning.
-func (c *chatRequest) reasons(hidden bool, budget int) error {
-	v := c.v
-	if c.continues || !v.reasons() {
-		return nil
+// ErrNoBudget says that a limit on reasoning cannot be kept.
+var ErrNoBudget = errors.New("the model writes " + thinkEnd + " as several tokens")
+
+// Reasoning returns how the answers to a prompt begin; nil: with the answer itself, as the
+// template does not know reasoning or the prompt says not to reason. After limit tokens of
+// reasoning, if limit is not negative, the mark that ends it comes; [ErrNoBudget] says that it
+// cannot be forced.
+func (s *Syntax) Reasoning(prompt []int32, limit int) (*Reasoning, error) {
+	if !s.Reasons() {
+		return nil, nil
 	}
-	t := &reasoning{tok: v.tok, begin: -1, end: -1, hidden: hidden, budget: -1}
-	if id, ok := v.tok.ID(thinkBegin); ok {
+	t := &Reasoning{tok: s.tok, begin: -1, end: -1, budget: -1}
+	if id, ok := s.tok.ID(thinkBegin); ok {
 		t.begin = id
 	}
-	if id, ok := v.tok.ID(thinkEnd); ok {
-		t.end, t.budget = id, budget
-	} else if budget >= 0 {
-		return invalid("thinking_token_budget", "thinking_token_budget: not supported by the model %s, which writes %s as several tokens", v.id, thinkEnd)
+	if id, ok := s.tok.ID(thinkEnd); ok {
+		t.end, t.budget = id, max(-1, limit)
+	} else if limit >= 0 {
+		return nil, ErrNoBudget
 	}
 	var tail []byte
-	for _, id := range c.q.Prompt[max(0, len(c.q.Prompt)-16):] {
-		tail = append(tail, v.tok.TokenBytes(id)...)
+	for _, id := range prompt[max(0, len(prompt)-16):] {
+		tail = append(tail, s.tok.TokenBytes(id)...)
 	}
 	switch tail = bytes.TrimSpace(tail); {
 	case bytes.HasSuffix(tail, []byte(thinkEnd)): // it was told not to think
-		return nil
+		return nil, nil
 	case bytes.HasSuffix(tail, []byte(thinkBegin)):
 		t.opened = true
 	}
 	for _, id := range []int32{t.begin, t.end} {
-		c.q.ShowSpecial = c.q.ShowSpecial || id >= 0 && v.tok.IsSpecial(id)
+		t.special = t.special || id >= 0 && s.tok.IsSpecial(id)
 	}
-	c.reasoning = t
-	if c.q.Mask != nil || t.budget >= 0 {
-		m := &reasoningMask{reasoning: t, after: c.q.Mask, size: v.m.Config().Vocab, choices: make([]reasoningPlace, c.q.Choices)}
-		if m.after == nil {
-			m.after = func(context.Context, int, []int32) ([]uint64, error) { return nil, nil }
-		}
-		for id := range int32(m.size) {
-			if v.m.Ends(id, &c.q.Sampling) {
-				m.ends = append(m.ends, id)
-			}
-		}
-		c.q.Mask = m.mask
+	return t, nil
+}
+
+// before returns the mask of answers that begin with the reasoning, if there is any, and go on
+// as after allows.
+func (t *Reasoning) before(after Mask, ends []int32, vocab, choices int) Mask {
+	if t == nil || after == nil && t.budget < 0 {
+		return after
 	}
-	return nil
+	m := &reasoningMask{Reasoning: t, after: after, size: vocab, ends: ends, choices: make([]reasoningPlace, choices)}
+	return m.mask
 }
 
 // reasoningMask allows anything during the reasoning, except for the end of the answer.
 type reasoningMask struct {
-	*reasoning
-	after   func(ctx context.Context, choice int, answer []int32) ([]uint64, error)
+	*Reasoning
+	after   Mask // nil: anything
 	size    int
 	ends    []int32
 	choices []reasoningPlace
@@ -119,7 +94,7 @@ func (m *reasoningMask) mask(ctx context.Context, choice int, answer []int32) ([
 		p.text = p.text[max(0, len(p.text)-len(thinkEnd)+1):]
 	}
 	if p.over {
-		return m.after(ctx, choice, answer[p.read:])
+		return m.rest(ctx, choice, answer[p.read:])
 	}
 	mask := make([]uint64, (m.size+63)/64)
 	set := func(id int32, on bool) {
@@ -129,7 +104,7 @@ func (m *reasoningMask) mask(ctx context.Context, choice int, answer []int32) ([
 	}
 	switch {
 	case len(answer) == 0 && !m.opened: // reasoning begins, or the answer
-		first, err := m.after(ctx, choice, answer)
+		first, err := m.rest(ctx, choice, answer)
 		if first == nil || err != nil || m.begin < 0 {
 			return first, err
 		}
@@ -146,6 +121,14 @@ func (m *reasoningMask) mask(ctx context.Context, choice int, answer []int32) ([
 		}
 	}
 	return mask, nil
+}
+
+// rest returns the mask of what follows the reasoning.
+func (m *reasoningMask) rest(ctx context.Context, choice int, answer []int32) ([]uint64, error) {
+	if m.after == nil {
+		return nil, nil
+	}
+	return m.after(ctx, choice, answer)
 }
 
 // reasoningReader splits an answer into reasoning and text, as it comes, without the white
@@ -167,7 +150,7 @@ const (
 )
 
 // newReader returns a reader for one choice; nil if answers begin without reasoning.
-func (t *reasoning) newReader() *reasoningReader {
+func (t *Reasoning) newReader() *reasoningReader {
 	switch {
 	case t == nil:
 		return nil
@@ -229,25 +212,4 @@ func (r *reasoningReader) reasoning(last bool) string {
 	r.buf = r.buf[end:]
 	r.begun = r.begun || out != ""
 	return out
-}
-
-// thinkingBudget reads the field thinking of the Anthropic API: whether the model is to
-// think, nil if it does not say, and for how many tokens.
-func thinkingBudget(f *fields) (on *bool, budget int) {
-	o := f.object("thinking")
-	if o == nil {
-		return nil, 0
-	}
-	t := o.str("type")
-	if !slices.Contains([]string{"enabled", "adaptive", "disabled"}, t) {
-		o.fail("type", "%q is unknown, expected enabled, adaptive or disabled", t)
-	}
-	if o.has("budget_tokens") {
-		if budget = o.integer("budget_tokens", 0, 1, 1<<31-1); t != "enabled" {
-			o.fail("budget_tokens", "needs the type enabled")
-		}
-	}
-	f.adopt(o)
-	yes := t != "disabled"
-	return &yes, budget
 }

@@ -1,0 +1,89 @@
+package structured
+
+import (
+	"context"
+	"crypto/sha256"
+	"slices"
+	"sync"
+
+	"github.com/lukv/lukv/internal/grammar"
+	"github.com/lukv/lukv/model"
+	"github.com/lukv/lukv/tokenizer"
+)
+
+// maxGrammars is how many grammars a compiler keeps.
+const maxGrammars = 16
+
+// Compiler compiles formats for the tokens of a model and keeps those used last.
+type Compiler struct {
+	m   *model.Model
+	tok *tokenizer.Tokenizer
+
+	once  sync.Once
+	vocab *grammar.Vocabulary
+
+	mu     sync.Mutex
+	byKey  map[[sha256.Size]byte]*grammar.Grammar
+	recent [][sha256.Size]byte // least recently used first
+}
+
+// NewCompiler returns the compiler for a model. The model must have a tokenizer.
+func NewCompiler(m *model.Model) (*Compiler, error) {
+	tok, err := m.Tokenizer()
+	if err != nil {
+		return nil, err
+	}
+	return &Compiler{m: m, tok: tok, byKey: map[[sha256.Size]byte]*grammar.Grammar{}}, nil
+}
+
+// vocabulary returns the bytes of the model's tokens. Control tokens never match: they are
+// not text.
+func (c *Compiler) vocabulary() *grammar.Vocabulary {
+	c.once.Do(func() {
+		c.vocab = grammar.NewVocabulary(c.m.Config().Vocab, func(id int32) []byte {
+			if c.tok.IsSpecial(id) || c.m.Ends(id, &model.Sampling{}) {
+				return nil
+			}
+			return c.tok.TokenBytes(id)
+		})
+	})
+	return c.vocab
+}
+
+// grammar compiles a format, or finds it compiled.
+func (c *Compiler) grammar(ctx context.Context, f Format) (*grammar.Grammar, error) {
+	if f.err != nil {
+		return nil, f.err
+	}
+	vocab := c.vocabulary()
+	key := sha256.Sum256(f.key)
+	find := func() *grammar.Grammar {
+		i := slices.Index(c.recent, key)
+		if i < 0 {
+			return nil
+		}
+		c.recent = append(slices.Delete(c.recent, i, i+1), key)
+		return c.byKey[key]
+	}
+	c.mu.Lock()
+	g := find()
+	c.mu.Unlock()
+	if g != nil {
+		return g, nil
+	}
+	g, err := grammar.Compile(ctx, vocab, f.part) // unlocked: nobody waits for another's large one
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if other := find(); other != nil {
+		return other, nil
+	}
+	if len(c.recent) >= maxGrammars {
+		delete(c.byKey, c.recent[0])
+		c.recent = c.recent[1:]
+	}
+	c.byKey[key], c.recent = g, append(c.recent, key)
+	return g, nil
+}

@@ -1,0 +1,136 @@
+package structured
+
+import (
+	"context"
+	"strings"
+	"sync"
+
+	"github.com/lukv/lukv/dialog"
+	"github.com/lukv/lukv/model"
+	"github.com/lukv/lukv/tokenizer"
+	"github.com/lukv/lukv/tokenizer/chat"
+)
+
+// Syntax is how a model writes calls and reasoning, found from how its chat template renders
+// some probes: calls in the form of Llama 3, Mistral or Qwen, reasoning between <think> and
+// </think>.
+type Syntax struct {
+	m       *model.Model
+	tok     *tokenizer.Tokenizer
+	calls   func() *callSyntax
+	reasons func() bool
+}
+
+// NewSyntax returns the syntax of a model whose prompts have the given format.
+func NewSyntax(m *model.Model, format *dialog.Format) (*Syntax, error) {
+	tok, err := m.Tokenizer()
+	if err != nil {
+		return nil, err
+	}
+	return &Syntax{
+		m: m, tok: tok,
+		calls:   sync.OnceValue(func() *callSyntax { return findCallSyntax(format, tok) }),
+		reasons: sync.OnceValue(func() bool { return findReasoning(format) }),
+	}, nil
+}
+
+// Reasons reports whether the model's template knows reasoning.
+func (s *Syntax) Reasons() bool { return s.reasons() }
+
+// callSyntax is how a family of models writes function calls.
+type callSyntax struct {
+	name    string
+	mark    string // precedes the calls; empty: the answer begins with a call
+	first   int32  // the control token of the mark, or one that may precede calls; -1: none
+	before  string // precedes each call
+	after   string
+	between string
+	close   string // follows all calls
+	key     string // of the arguments
+	many    bool   // several calls at once
+	idBytes int    // of ids, if the template checks their length
+	shown   bool   // the template shows functions to the model
+}
+
+var (
+	llamaTools   = callSyntax{name: "llama", key: "parameters", shown: true}
+	mistralTools = callSyntax{name: "mistral", mark: "[TOOL_CALLS]", key: "arguments", between: ", ", close: "]", many: true, idBytes: 9, shown: true}
+	qwenTools    = callSyntax{name: "qwen", mark: "<tool_call>", before: "\n", after: "\n</tool_call>", between: "\n<tool_call>", key: "arguments", many: true, shown: true}
+	plainTools   = callSyntax{name: "plain", key: "arguments"}
+)
+
+// llamaTag is the control token that Llama 3 may write before a call.
+const llamaTag = "<|python_tag|>"
+
+// callBegin precedes a function's name in every syntax.
+const callBegin = `{"name": "`
+
+// findCallSyntax finds the syntax from how a template renders a call. A template that
+// does not know calls gets the plain syntax, which is explained to the model unless the
+// template shows it the functions.
+func findCallSyntax(format *dialog.Format, tok *tokenizer.Tokenizer) *callSyntax {
+	function := new(chat.Object).Set("name", "lukv_probe").Set("arguments", new(chat.Object).Set("x", int64(1)))
+	call := new(chat.Object).Set("id", "abcdefghi").Set("type", "function").Set("function", function)
+	tool := new(chat.Object).Set("type", "function").Set("function", new(chat.Object).Set("name", "lukv_shown").Set("description", "").
+		Set("parameters", new(chat.Object).Set("type", "object").Set("properties", new(chat.Object))))
+	answer := chat.NewMessage("assistant", "").Set("tool_calls", []any{call})
+	p, err := format.Render(context.Background(), chat.Input{
+		Messages: []*chat.Object{chat.NewMessage("user", "x"), answer, chat.NewMessage("tool", "y").Set("tool_call_id", "abcdefghi"), chat.NewMessage("user", "z")},
+		Tools:    []*chat.Object{tool},
+	})
+	if err != nil { // not every template lets a user speak right after a tool
+		p, err = format.Render(context.Background(), chat.Input{
+			Messages: []*chat.Object{chat.NewMessage("user", "x"), answer, chat.NewMessage("tool", "y").Set("tool_call_id", "abcdefghi")},
+			Tools:    []*chat.Object{tool},
+		})
+	}
+	s := plainTools
+	if err == nil && strings.Contains(p.Text, "lukv_probe") && strings.Contains(p.Text, "lukv_shown") {
+		switch {
+		case strings.Contains(p.Text, "[TOOL_CALLS]") && !strings.Contains(p.Text, "[ARGS]"):
+			s = mistralTools
+		case strings.Contains(p.Text, "<tool_call>"):
+			s = qwenTools
+		case strings.Contains(p.Text, `"parameters": {"x"`):
+			s = llamaTools
+		}
+	}
+	if !s.shown { // it may show functions without knowing calls
+		p, err := format.Render(context.Background(), chat.Input{Messages: []*chat.Object{chat.NewMessage("user", "x")}, Tools: []*chat.Object{tool}})
+		s.shown = err == nil && strings.Contains(p.Text, "lukv_shown")
+	}
+	s.first = -1
+	mark := s.mark
+	if s.name == llamaTools.name {
+		mark = llamaTag
+	}
+	if id, ok := tok.ID(mark); ok && mark != "" && tok.IsSpecial(id) {
+		s.first = id
+	}
+	return &s
+}
+
+// Marks between which models write their reasoning before they answer: those of Qwen3,
+// DeepSeek-R1 and models distilled from it.
+const (
+	thinkBegin = "<think>"
+	thinkEnd   = "</think>"
+)
+
+// findReasoning reports whether a template knows the marks: it leaves out earlier
+// reasoning, or begins it.
+func findReasoning(format *dialog.Format) bool {
+	p, err := format.Render(context.Background(), chat.Input{
+		Messages: []*chat.Object{
+			chat.NewMessage("user", "x"),
+			chat.NewMessage("assistant", thinkBegin+"\nlukv_reasoning\n"+thinkEnd+"\n\nlukv_answer"),
+			chat.NewMessage("user", "y"),
+		},
+		AddGenerationPrompt: true,
+	})
+	if err != nil {
+		return false
+	}
+	left := strings.Contains(p.Text, "lukv_answer") && !strings.Contains(p.Text, "lukv_reasoning")
+	return left || strings.HasSuffix(strings.TrimSpace(p.Text), thinkBegin)
+}
