@@ -1,6 +1,6 @@
 # make test   all tests; needs Go alone, and ends with checks made, tests skipped and why
 # make quick  short tests of the packages changed since main, and the house rules
-# make modules  vets and tests the nested modules under scripts
+# make modules  vets and tests the nested modules under scripts and examples
 # make novulkan  builds (bin/lukv-static) and tests the command without Vulkan
 # make purego  tests kernels, and models that use them, built without assembly
 # make checks  runs only the conformance tests and prints how many checks they make
@@ -48,7 +48,7 @@ quick:
 	done | sort -u | xargs $(GO) test -short -timeout 5m
 
 modules:
-	@for module in $(patsubst %/go.mod,%,$(wildcard scripts/*/go.mod)); do \
+	@for module in $(patsubst %/go.mod,%,$(wildcard scripts/*/go.mod examples/*/go.mod)); do \
 		echo "$$module"; \
 		(cd $$module && $(GO) vet ./... && $(GO) test $(TESTFLAGS) ./...) || exit 1; \
 	done

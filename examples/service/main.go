@@ -1,22 +1,22 @@
-// Command service is a small service built on package engine: documents are uploaded
-// and compressed once, then asked about many times; answers stream over HTTP.
+// Command service is a small service built on package engine: documents are uploaded and
+// compressed once, then asked about many times.
 //
 //	service -model DIR -max-bytes 2147483648
 //	curl -T book.txt localhost:8000/documents/book
 //	curl -d 'Who is the narrator?' localhost:8000/documents/book/ask
+//	curl -d 'Is it fiction?' 'localhost:8000/documents/book/ask?label=yes&label=no'
+//	curl -d 'Name a place, and what happens there.' localhost:8000/documents/book/place
 //
-// The service itself handles only HTTP. Batching, memory, cancellation and sharing a
-// document's cache among its readers are left to the engine.
+// It handles only HTTP; batching, memory, cancellation and shared caches are the engine's.
 package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
-	"fmt"
 	"io"
 	"log"
-	"net"
 	"net/http"
 	"os/signal"
 	"sync"
@@ -24,202 +24,135 @@ import (
 	"time"
 
 	"github.com/lukv/lukv/dialog"
+	"github.com/lukv/lukv/dialog/structured"
 	"github.com/lukv/lukv/engine"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
-	"github.com/lukv/lukv/model/builtin"
-	"github.com/lukv/lukv/tokenizer"
-)
-
-const (
-	maxBody         = 16 << 20  // of a document or a question
-	maxRequestBytes = 256 << 20 // of all requests together, besides their KV caches
+	"github.com/lukv/lukv/serve"
+	"github.com/lukv/lukv/tokenizer/chat"
 )
 
 func main() {
-	dir := flag.String("model", "", "checkpoint folder (default: the embedded model)")
+	dir := flag.String("model", "", "checkpoint folder")
 	addr := flag.String("listen", "127.0.0.1:8000", "address")
 	maxBytes := flag.Int64("max-bytes", 1<<30, "memory for caches")
-	ratio := flag.Float64("ratio", 0.8, "share of a document's cache that is removed")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	m, err := open(ctx, *dir)
+	m, err := model.Open(ctx, *dir)
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer m.Close()
-	l, err := net.Listen("tcp", *addr)
+	s, err := newService(m, *maxBytes)
 	if err != nil {
 		log.Fatal(err)
 	}
-	log.Printf("listening on http://%s", l.Addr())
-	if err := serve(ctx, l, m, *maxBytes, *ratio); err != nil {
-		log.Fatal(err)
-	}
-}
-
-func open(ctx context.Context, dir string) (*model.Model, error) {
-	if dir == "" {
-		return builtin.Open(ctx)
-	}
-	return model.Open(ctx, dir)
-}
-
-// serve answers until ctx is done; answers in progress then have 10 seconds to finish.
-func serve(ctx context.Context, l net.Listener, m *model.Model, maxBytes int64, ratio float64) error {
-	s, err := newService(ctx, m, maxBytes, ratio)
-	if err != nil {
-		return err
-	}
-	mux := http.NewServeMux()
-	mux.HandleFunc("PUT /documents/{name}", s.put)
-	mux.HandleFunc("DELETE /documents/{name}", s.remove)
-	mux.HandleFunc("POST /documents/{name}/ask", s.ask)
-	mux.HandleFunc("GET /stats", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintf(w, "%+v\n", s.e.Stats()) })
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
-	failed := make(chan error, 1)
-	go func() { failed <- server.Serve(l) }()
-	select {
-	case err = <-failed:
-	case <-ctx.Done():
-	}
+	server := &http.Server{Addr: *addr, Handler: s.routes(), ReadHeaderTimeout: 10 * time.Second}
+	go func() { log.Print(server.ListenAndServe()); stop() }()
+	<-ctx.Done() // answers in progress have 10 seconds to finish
 	grace, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	return errors.Join(err, server.Shutdown(grace), s.e.Drain(grace))
+	log.Print(errors.Join(server.Shutdown(grace), s.e.Close(), m.Close()))
 }
 
 // service holds documents and the engine that reads them.
 type service struct {
-	m       *model.Model
-	e       *engine.Engine
-	tok     *tokenizer.Tokenizer
-	framing dialog.Framing
-	policy  *lukv.Policy
-
-	mu        sync.Mutex
-	documents map[string][]int32 // the tokens of the prompt up to the question
+	m         *model.Model
+	e         *engine.Engine
+	format    *dialog.Format
+	policy    *lukv.Policy
+	documents sync.Map // texts, by name
 }
 
-func newService(ctx context.Context, m *model.Model, maxBytes int64, ratio float64) (*service, error) {
-	s := &service{m: m, documents: map[string][]int32{}, policy: &lukv.Policy{
-		Metric: lukv.MetricConfig{Name: "keydiff"}, Ratio: ratio,
-	}}
-	var err error
-	if s.tok, err = m.Tokenizer(); err != nil {
+func newService(m *model.Model, maxBytes int64) (*service, error) {
+	format, err := dialog.NewFormat(m, time.Now())
+	if err != nil {
 		return nil, err
 	}
-	if s.framing, err = dialog.ChatFraming(ctx, m, time.Now()); err != nil {
-		return nil, err
-	}
-	s.e, err = engine.New(m, engine.Options{MaxBytes: maxBytes, Requests: engine.NewAccount(maxRequestBytes)})
-	return s, err
+	e, err := engine.New(m, engine.Options{MaxBytes: maxBytes, DefaultAnswer: 1024})
+	return &service{m: m, e: e, format: format, policy: &lukv.Policy{Metric: lukv.MetricConfig{Name: "keydiff"}, Ratio: 0.8}}, err
 }
 
-// encode returns the tokens of text between two parts of the prompt's framing. What
-// users write never becomes a control token.
-func (s *service) encode(ctx context.Context, before, text, after string) ([]int32, error) {
-	data := []tokenizer.Span{{Start: len(before), End: len(before) + len(text)}}
-	return s.tok.EncodeContext(ctx, before+text+after, s.m.Config().MaxPositions, tokenizer.EncodeOptions{Data: data})
+func (s *service) routes() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("PUT /documents/{name}", serve.Handler(s.put))
+	mux.Handle("POST /documents/{name}/ask", serve.Handler(s.ask))
+	mux.Handle("POST /documents/{name}/place", serve.Handler(s.place))
+	mux.HandleFunc("DELETE /documents/{name}", func(_ http.ResponseWriter, r *http.Request) { s.documents.Delete(r.PathValue("name")) })
+	return mux
 }
 
-// request returns a request whose prompt begins with a document.
-func (s *service) request(r *http.Request, document, rest []int32) engine.Request {
+// request returns a request for the answer to a question about a document.
+func (s *service) request(r *http.Request, document, question string) (engine.Request, error) {
+	in := chat.Input{Messages: []*chat.Object{chat.NewMessage("user", question)}, AddGenerationPrompt: true}
+	prompt, front, n, err := s.format.SplitTokens(r.Context(), in, document, s.e.MaxTokens())
 	return engine.Request{
-		Client: r.RemoteAddr, Prompt: append(document[:len(document):len(document)], rest...),
-		Policy: s.policy, Context: len(document), Sampling: s.m.DefaultSampling(),
-	}
+		Client: r.RemoteAddr, Prompt: prompt, Context: n, Protected: dialog.Protected(s.m, s.policy, front, prompt[:n]),
+		Policy: s.policy, Sampling: s.m.DefaultSampling(),
+	}, err
 }
 
 // put reads a document and compresses it, so that questions find it ready.
-func (s *service) put(w http.ResponseWriter, r *http.Request) {
-	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+func (s *service) put(w http.ResponseWriter, r *http.Request) error {
+	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 16<<20))
 	if err != nil {
-		refuse(w, err)
-		return
+		return err
 	}
-	tokens, err := s.encode(r.Context(), s.framing.Before, string(text), "")
+	q, err := s.request(r, string(text), "")
 	if err != nil {
-		refuse(w, err)
-		return
+		return err
 	}
-	req := s.request(r, tokens, nil)
-	req.PromptOnly = true
-	stream, err := s.e.Submit(r.Context(), req)
+	q.Prompt, q.PromptOnly = q.Prompt[:q.Context], true
+	stream, err := s.e.Submit(r.Context(), q)
 	if err != nil {
-		refuse(w, err)
-		return
+		return err
 	}
-	for _, err := range stream.Events() {
-		if err != nil {
-			refuse(w, err)
-			return
-		}
+	for _, err := range stream.Events() { // there are none but an error
+		return err
 	}
-	s.mu.Lock()
-	s.documents[r.PathValue("name")] = tokens
-	s.mu.Unlock()
-	use := stream.Cache()
-	w.WriteHeader(http.StatusCreated)
-	fmt.Fprintf(w, "%d tokens, %d bytes of cache instead of %d\n", len(tokens), use.Bytes, use.FullBytes)
+	s.documents.Store(r.PathValue("name"), string(text))
+	return json.NewEncoder(w).Encode(stream.Cache())
 }
 
-func (s *service) remove(w http.ResponseWriter, r *http.Request) {
-	s.mu.Lock()
-	delete(s.documents, r.PathValue("name"))
-	s.mu.Unlock()
-	w.WriteHeader(http.StatusNoContent)
-}
-
-// ask streams the answer to a question about a document. If the client disconnects,
-// the answer ends and its memory is released.
-func (s *service) ask(w http.ResponseWriter, r *http.Request) {
-	s.mu.Lock()
-	document, ok := s.documents[r.PathValue("name")]
-	s.mu.Unlock()
+// question returns a request for the answer to the question in the body.
+func (s *service) question(w http.ResponseWriter, r *http.Request) (engine.Request, error) {
+	document, ok := s.documents.Load(r.PathValue("name"))
 	if !ok {
-		http.Error(w, "no such document", http.StatusNotFound)
-		return
+		return engine.Request{}, serve.NotFound("document %q", r.PathValue("name"))
 	}
-	question, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 1<<20))
 	if err != nil {
-		refuse(w, err)
-		return
+		return engine.Request{}, err
 	}
-	rest, err := s.encode(r.Context(), s.framing.Between, string(question), s.framing.After)
-	if err != nil {
-		refuse(w, err)
-		return
-	}
-	stream, err := s.e.Submit(r.Context(), s.request(r, document, rest))
-	if err != nil {
-		refuse(w, err)
-		return
-	}
-	out := http.NewResponseController(w)
-	for event, err := range stream.Events() {
-		if err != nil {
-			log.Print(err) // the header has been sent: all that is left is to stop
-			return
-		}
-		if _, err := io.WriteString(w, event.Text); err != nil {
-			return
-		}
-		out.Flush()
-	}
+	return s.request(r, document.(string), string(text))
 }
 
-// refuse responds with the status that fits an error.
-func refuse(w http.ResponseWriter, err error) {
-	var large *engine.TooLargeError
-	status := http.StatusBadRequest
-	switch {
-	case errors.As(err, &large):
-		status = http.StatusInsufficientStorage
-	case errors.Is(err, engine.ErrQueueFull):
-		status = http.StatusTooManyRequests
-	case errors.Is(err, engine.ErrClosed):
-		status = http.StatusServiceUnavailable
+// ask streams an answer, which is one of the labels in the query if there are any. If the
+// client leaves, the answer ends and its memory is released.
+func (s *service) ask(w http.ResponseWriter, r *http.Request) error {
+	q, err := s.question(w, r)
+	if err != nil {
+		return err
 	}
-	http.Error(w, err.Error(), status)
+	if labels := r.URL.Query()["label"]; labels != nil {
+		q.Format = structured.Choice(labels...)
+	}
+	return serve.StreamEvents(w, r, s.e, q, func(e engine.Event) any { return map[string]string{"text": e.Text} })
+}
+
+// place answers with JSON.
+func (s *service) place(w http.ResponseWriter, r *http.Request) error {
+	q, err := s.question(w, r)
+	if err != nil {
+		return err
+	}
+	type place struct {
+		Name  string `json:"name" jsonschema:"maxLength=20"`
+		Event string `json:"event" jsonschema:"enum=arrival,enum=departure,enum=meeting,enum=other"`
+	}
+	q.Sampling.MaxTokens = 0 // whatever the checkpoint recommends: it has to be whole
+	answer, err := engine.Ask[place](r.Context(), s.e, q)
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(w).Encode(answer)
 }
