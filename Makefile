@@ -55,8 +55,8 @@ modules:
 	cd clients/openai-go && $(GO) vet ./...
 
 novulkan: static
-	$(GO) vet -tags novulkan ./cmd/lukv
-	$(GO) test -timeout $(TIMEOUT) $(TESTFLAGS) -tags novulkan ./cmd/lukv
+	$(GO) vet -tags novulkan ./command ./cmd/lukv
+	$(GO) test -timeout $(TIMEOUT) $(TESTFLAGS) -tags novulkan ./command ./cmd/lukv
 
 purego:
 	$(GO) vet -tags purego ./...

@@ -29,6 +29,9 @@
 //	64   usage: unknown command, bad flag or value, a flag without effect
 //	130  interrupted
 //
-// Each command is one file: its struct holds the flags, its Run does the work.
-// A new command is one field of cli.
+// The program is package command; one with further metrics or allocators is as short.
 package main
+
+import "github.com/lukv/lukv/command"
+
+func main() { command.Main() }

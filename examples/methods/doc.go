@@ -1,14 +1,17 @@
 // Package methods shows how another module can provide its own metrics and
 // allocators: each is a struct of parameters with two or three methods, registered
 // under a name. A blank import makes them available to policies, profiles, sessions,
-// evaluation and, if it is built in, the command:
+// evaluation and a command that imports it, see cmd/mylukv:
 //
-//	// cmd/lukv/methods.go
-//	package main
+//	import (
+//		"github.com/lukv/lukv/command"
 //
-//	import _ "github.com/lukv/lukv/examples/methods"
+//		_ "github.com/lukv/lukv/examples/methods"
+//	)
 //
-// Then --metric value_norm and --allocator '{"name":"tilted","tilt":0.5}' work
+//	func main() { command.Main() }
+//
+// Then mylukv eval --metric value_norm and --allocator '{"name":"tilted","tilt":0.5}' work
 // like the built-in names.
 package methods
 

@@ -7,9 +7,12 @@ go 1.26.0
 require github.com/lukv/lukv v0.0.0
 
 require (
+	github.com/alecthomas/kong v1.17.0 // indirect
+	github.com/ebitengine/purego v0.11.3 // indirect
 	github.com/klauspost/cpuid/v2 v2.4.2 // indirect
 	github.com/x448/float16 v0.8.4 // indirect
 	golang.org/x/sys v0.49.0 // indirect
+	golang.org/x/term v0.47.0 // indirect
 	golang.org/x/text v0.43.0 // indirect
 )
 

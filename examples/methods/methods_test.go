@@ -2,7 +2,6 @@ package methods_test
 
 import (
 	"context"
-	"encoding/json"
 	"math"
 	"os"
 	"os/exec"
@@ -161,31 +160,18 @@ func TestEval(t *testing.T) {
 	}
 }
 
-// TestCommand builds the command with a blank import of this package and runs
-// it with a metric and an allocator by name.
+// TestCommand builds the command with a blank import of this package and runs it with a
+// metric and an allocator by name.
 func TestCommand(t *testing.T) {
 	if testing.Short() {
 		t.Skip("links the command")
 	}
-	root, err := filepath.Abs("../..")
-	check(t, err)
 	dir := t.TempDir()
-	write := func(name, text string) string {
-		path := filepath.Join(dir, name)
-		check(t, os.WriteFile(path, []byte(text), 0o600))
-		return path
-	}
-	extra := write("methods.go", "package main\n\nimport _ \"github.com/lukv/lukv/examples/methods\"\n")
-	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(root, "cmd", "lukv", "methods.go"): extra}})
-	check(t, err)
-	work := write("go.work", "go 1.26.0\n\nuse "+root+"\nuse "+filepath.Join(root, "examples", "methods")+"\n")
-	binary := filepath.Join(dir, "lukv")
-	build := exec.Command("go", "build", "-tags", "novulkan", "-overlay", write("overlay.json", string(overlay)), "-o", binary, "./cmd/lukv")
-	build.Dir, build.Env = root, append(os.Environ(), "GOWORK="+work, "GOFLAGS=", "GOPROXY=off")
-	if out, err := build.CombinedOutput(); err != nil {
+	binary, context := filepath.Join(dir, "any"), filepath.Join(dir, "context.txt")
+	if out, err := exec.Command("go", "build", "-tags", "novulkan", "-o", binary, "./cmd/mylukv").CombinedOutput(); err != nil {
 		t.Fatalf("build the command: %v\n%s", err, out)
 	}
-	context := write("context.txt", builtin.Samples()[0].Context)
+	check(t, os.WriteFile(context, []byte(builtin.Samples()[0].Context), 0o600))
 	run := exec.Command(binary, "run", "builtin", "--context", context, "--ratio", "0.6", "--metric", "value_norm",
 		"--allocator", `{"name":"tilted","tilt":0.1}`, "--max-tokens", "2", "--json", builtin.Samples()[0].Question)
 	out, err := run.Output()
@@ -195,6 +181,15 @@ func TestCommand(t *testing.T) {
 	for _, want := range []string{`"value_norm"`, `"tilted"`, `"tilt": 0.1`} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("output has no %s:\n%s", want, out)
+		}
+	}
+	for _, args := range [][]string{{"eval", "--help"}, {"profile", "--help"}, {"report", "--help"}, {"serve", "--help"}, {"completion", "bash"}} {
+		out, err := exec.Command(binary, args...).Output()
+		if err != nil {
+			t.Errorf("%v: %v", args, err)
+		}
+		if !strings.Contains(string(out), "mylukv") || args[0] == "completion" && !strings.Contains(string(out), "value_norm") {
+			t.Errorf("%v: the output has neither the name of the program nor that of the metric:\n%s", args, out)
 		}
 	}
 }

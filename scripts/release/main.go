@@ -192,7 +192,7 @@ func readSource(root string, snapshot bool) (*source, error) {
 func (s *source) build(program string, t target) error {
 	args := []string{
 		"build", "-trimpath", "-buildvcs=false", "-o", program,
-		"-ldflags", fmt.Sprintf("-s -w -buildid= -X main.version=%s -X main.revision=%s", s.version, s.revision),
+		"-ldflags", fmt.Sprintf("-s -w -buildid= -X %[3]s.version=%[1]s -X %[3]s.revision=%[2]s", s.version, s.revision, "github.com/lukv/lukv/command"),
 	}
 	if t.Static {
 		args = append(args, "-tags", "novulkan")

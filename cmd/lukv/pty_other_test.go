@@ -1,9 +1,0 @@
-//go:build !linux
-
-package main
-
-import "testing"
-
-func TestChatTerminal(t *testing.T) {
-	t.Skip("the test of chat on a pseudo-terminal is written for Linux")
-}

@@ -1,0 +1,92 @@
+package command
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/lukv"
+)
+
+// TestCompletion: every command and flag is in the script of every shell, and the
+// shells installed here accept its syntax.
+func TestCompletion(t *testing.T) {
+	parser, err := newParser(new(cli))
+	require.NoError(t, err)
+	check := map[string][]string{"bash": {"-n"}, "zsh": {"-n"}, "fish": {"--no-execute"}}
+	for _, shell := range []string{"bash", "zsh", "fish"} {
+		script := ok(t, "completion", shell)
+		for _, c := range commandsOf(parser.Model) {
+			assert.Contains(t, script, c.Name)
+			for _, f := range flagsOf(parser.Model, c) {
+				long := "--" + f.Name
+				if shell == "fish" {
+					long = "-l " + f.Name
+				}
+				assert.Contains(t, script, long)
+			}
+		}
+		for _, name := range []string{lukv.Metrics()[0], lukv.Allocators()[0], lukv.PolicyPresets()[0]} {
+			assert.Contains(t, script, name)
+		}
+		assert.NotContains(t, script, "Regenerate docs", "hidden commands stay so")
+		if program, err := exec.LookPath(shell); err == nil {
+			file := filepath.Join(t.TempDir(), shell)
+			require.NoError(t, os.WriteFile(file, []byte(script), 0o600))
+			out, err := exec.Command(program, append(check[shell], file)...).CombinedOutput()
+			assert.NoError(t, err, string(out))
+		}
+	}
+	fails(t, exitUsage, "tcsh", "completion", "tcsh")
+}
+
+// TestBashCompletes asks bash what it would complete.
+func TestBashCompletes(t *testing.T) {
+	program, err := exec.LookPath("bash")
+	if err != nil {
+		t.Skip("no bash here")
+	}
+	file := filepath.Join(t.TempDir(), "lukv.bash")
+	require.NoError(t, os.WriteFile(file, []byte(ok(t, "completion", "bash")), 0o600))
+	for typed, want := range map[string]string{
+		"lukv ins":                        "inspect",
+		"lukv run x --rat":                "--ratio",
+		"lukv -q run x --precision b":     "bf16",
+		"lukv ana":                        "analyze",
+		"lukv analyze lo":                 "losses",
+		"lukv -q analyze losses x --prof": "--profile",
+		"lukv analyze losses x --met":     "--metric",
+		"lukv gen r":                      "ruler",
+		"lukv gen ruler x --len":          "--length",
+		"lukv template x --no-generation": "--no-generation-prompt",
+	} {
+		words := strings.Fields(typed)
+		script := `source "$0"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _lukv; printf "%s\n" "${COMPREPLY[@]}"`
+		out, err := exec.Command(program, append([]string{"-c", script, file}, words...)...).CombinedOutput()
+		require.NoError(t, err, string(out))
+		assert.Equal(t, want, strings.TrimSpace(string(out)), typed)
+	}
+}
+
+func TestMan(t *testing.T) {
+	page := ok(t, "man")
+	parser, err := newParser(new(cli))
+	require.NoError(t, err)
+	for _, c := range commandsOf(parser.Model) {
+		assert.Contains(t, page, ".SS lukv "+c.Path())
+		for _, f := range c.Flags {
+			assert.Contains(t, page, `\-\-`+strings.ReplaceAll(f.Name, "-", `\-`))
+		}
+	}
+	for line := range strings.Lines(page) {
+		if strings.HasPrefix(line, ".") {
+			request, _, _ := strings.Cut(strings.TrimSpace(line), " ")
+			assert.Contains(t, []string{".TH", ".SH", ".SS", ".PP", ".TP", ".B", ".I", ".nf", ".fi", ".RS", ".RE"}, request)
+		}
+	}
+}
