@@ -31,7 +31,8 @@
 //	err = s.Prefill(ctx, questionTokens) // appended; never evicted
 //	for token, err := range s.Generate(ctx, model.Sampling{MaxTokens: 200}) { … }
 //
-// The command is cmd/lukv, and package command for programs with metrics of their own; "go run ./cmd/lukv demo" shows it on the embedded model.
+// The command is cmd/lukv, and package command for programs with metrics of their own;
+// "go run ./cmd/lukv demo" shows it on the embedded model.
 // The documentation is in the folder docs: promises (what every part guarantees, and
 // the tests that hold it to that), architecture, specification, formats, security and
 // glossary.

@@ -482,7 +482,7 @@ func TestDocumentsLater(t *testing.T) {
 	id := "doc_000000000000000000000000"
 	file := filepath.Join(dir, documentFile("", id))
 	process := func() (doc, pending *document) {
-		doc = &document{ID: id, Model: "needle/llama", Status: "ready", Policy: &lukv.Policy{}, Cache: &cacheUse{}, text: "text"}
+		doc = &document{ID: id, Object: "document", Model: "needle/llama", Status: "ready", Policy: &lukv.Policy{}, Cache: &cacheUse{}, text: "text"}
 		p := *doc
 		p.Status, p.progress = "processing", func() float64 { return 0.25 }
 		s.docs.mu.Lock()

@@ -85,8 +85,15 @@ func (f *fields) fail(key, format string, args ...any) {
 	}
 }
 
+// noteRead, if not nil, is told which keys of requests are looked for; tests compare them
+// with those described.
+var noteRead func(r context.Context, key string)
+
 // raw returns a value; nil if it is absent or null.
 func (f *fields) raw(key string) json.RawMessage {
+	if noteRead != nil && f.size > 0 {
+		noteRead(f.ctx, key)
+	}
 	if v := f.values[key]; string(v) != "null" {
 		return v
 	}

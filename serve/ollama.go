@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -21,10 +22,7 @@ func (s *Server) ollamaBody(r *http.Request) (*fields, error) {
 	if err != nil {
 		return nil, err
 	}
-	id := f.str("model")
-	if id == "" {
-		id = f.str("name")
-	}
+	id := cmp.Or(f.str("model"), f.str("name"))
 	if plain := strings.TrimSuffix(id, ":latest"); s.models.find(id) == nil && plain != "" {
 		id = plain
 	}

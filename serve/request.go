@@ -181,8 +181,8 @@ func stops(f *fields) []string {
 // refuse reports a field that would change the answer and is not supported, unless its
 // value is harmless.
 func refuse(f *fields, key string, harmless ...string) {
-	v := f.raw(key)
-	if v == nil || string(v) == "[]" || string(v) == "{}" {
+	v := f.values[key]
+	if v == nil || string(v) == "null" || string(v) == "[]" || string(v) == "{}" {
 		return
 	}
 	for _, h := range harmless {

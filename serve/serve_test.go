@@ -87,6 +87,7 @@ func (ts *testServer) do(t testing.TB, method, path, body string, headers ...str
 	defer resp.Body.Close()
 	data, err := io.ReadAll(resp.Body)
 	require.NoError(t, err)
+	ts.checkAnswer(t, r, resp.StatusCode, resp.Header, string(data))
 	return resp.StatusCode, string(data), resp.Header
 }
 
@@ -117,6 +118,9 @@ func (ts *testServer) chunks(t testing.TB, path string, body object) []chatAnswe
 	for _, text := range ts.lines(t, path, body) {
 		var c chatAnswer
 		decode(t, text, &c)
+		var v any
+		decode(t, text, &v)
+		require.NoError(t, violation(v, object{"$ref": "#/components/schemas/ChatAnswer"}))
 		out = append(out, c)
 	}
 	return out

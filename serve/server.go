@@ -75,6 +75,7 @@ type Server struct {
 	o        Options
 	keys     atomic.Pointer[[][sha256.Size]byte] // digests
 	mux      *http.ServeMux
+	patterns []string // of its endpoints
 	started  time.Time
 	notReady atomic.Bool
 	draining atomic.Bool
@@ -133,16 +134,27 @@ func New(o Options) *Server {
 		"GET /api/tags":                    s.ollamaTags,
 		"GET /api/ps":                      s.ollamaLoaded,
 	} {
-		s.mux.Handle(pattern, s.wrap(pattern, h))
+		s.route(pattern, s.wrap(pattern, h))
 	}
-	s.mux.HandleFunc("GET /{$}", servePage)
-	s.mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, map[string]string{"status": "ok"}) })
-	s.mux.HandleFunc("GET /ready", s.ready)
-	s.mux.HandleFunc("GET /metrics", s.writeMetrics)
 	version := func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, map[string]string{"version": s.o.Version}) }
-	s.mux.HandleFunc("GET /version", version)
-	s.mux.HandleFunc("GET /api/version", version)
+	for pattern, h := range map[string]http.HandlerFunc{ // without a key
+		"GET /{$}":          servePage,
+		"GET /health":       func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, map[string]string{"status": "ok"}) },
+		"GET /ready":        s.ready,
+		"GET /metrics":      s.writeMetrics,
+		"GET /openapi.json": s.openAPI,
+		"GET /version":      version,
+		"GET /api/version":  version,
+	} {
+		s.route(pattern, h)
+	}
 	return s
+}
+
+// route adds an endpoint.
+func (s *Server) route(pattern string, h http.Handler) {
+	s.patterns = append(s.patterns, pattern)
+	s.mux.Handle(pattern, h)
 }
 
 // severalKeys reports whether more than one key is accepted, so that what is bounded is

@@ -29,6 +29,7 @@ func (s *Server) tokenize(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	var ids []int32
+	texts := f.boolean("return_token_strs")
 	if f.has("messages") {
 		in := input(f)
 		tools(f, v, &in)
@@ -51,7 +52,7 @@ func (s *Server) tokenize(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return writeTokens(w, v, ids, f.boolean("return_token_strs"))
+	return writeTokens(w, v, ids, texts)
 }
 
 // tokenCost is how many bytes the tokens of a text take for each byte of it, if they are

@@ -12,11 +12,11 @@ import (
 // completion, and the parts of the answer become blocks: reasoning, texts and calls.
 
 // passed are fields that mean the same in every form.
-var passed = append([]string{
+var passed = []string{
 	"model", "stream", "temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty", "repetition_penalty",
 	"logit_bias", "ignore_eos", "stop_token_ids", "cache_salt", "kv_compression", "document", "context", "chat_template_kwargs",
 	"parallel_tool_calls", "structured_outputs", "include_reasoning", "thinking_token_budget",
-}, unsupported...)
+}
 
 // object is a JSON object to be written.
 type object = map[string]any
@@ -31,6 +31,11 @@ func (s *Server) asChat(r *http.Request, f *fields, others object, own names, co
 	out.ctx = f.ctx
 	for _, k := range passed {
 		if v := f.raw(k); v != nil {
+			out.values[k] = v
+		}
+	}
+	for _, k := range unsupported { // which a chat refuses
+		if v := f.values[k]; v != nil {
 			out.values[k] = v
 		}
 	}
