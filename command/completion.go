@@ -106,6 +106,16 @@ func valuesOf(v *kong.Value) []string {
 	return nil
 }
 
+// takesModel reports whether the argument of a command can be the name of a model in the
+// hub's cache.
+func takesModel(c *kong.Node) bool {
+	if len(c.Positional) == 0 {
+		return false
+	}
+	name := c.Positional[0].Name
+	return name == "model" || c.Name == "inspect" && name == "path" || c.Name == "rm" && name == "name"
+}
+
 // takesFile reports whether a flag's value is the name of a file.
 func takesFile(f *kong.Flag) bool { return strings.HasPrefix(f.PlaceHolder, "FILE") }
 
@@ -122,6 +132,7 @@ func names(f *kong.Flag) []string {
 
 func bashCompletion(b *strings.Builder, app *kong.Application) {
 	fmt.Fprintf(b, `# bash completion of %[3]s
+_%[3]s_models() { echo builtin; "${COMP_WORDS[0]}" list 2>/dev/null | cut -f 1; }
 _%[3]s() {
 	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} command= word
 	for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
@@ -144,7 +155,11 @@ _%[3]s() {
 				fmt.Fprintf(b, "\t\t%s) COMPREPLY=($(compgen -W %q -- \"$cur\")); return ;;\n", strings.Join(names(f), "|"), strings.Join(values, " "))
 			}
 		}
-		fmt.Fprintf(b, "\t\tesac\n\t\tcase $cur in -*) COMPREPLY=($(compgen -W %q -- \"$cur\")); return ;; esac ;;\n", strings.Join(words, " "))
+		fmt.Fprintf(b, "\t\tesac\n\t\tcase $cur in -*) COMPREPLY=($(compgen -W %q -- \"$cur\")); return ;; esac\n", strings.Join(words, " "))
+		if takesModel(c) {
+			fmt.Fprintf(b, "\t\tCOMPREPLY=($(compgen -f -W \"$(_%s_models)\" -- \"$cur\")); return\n", app.Name)
+		}
+		b.WriteString("\t\t;;\n")
 	}
 	fmt.Fprintf(b, "\tesac\n\tCOMPREPLY=($(compgen -f -- \"$cur\"))\n}\ncomplete -o filenames -F _%[1]s %[1]s\n", app.Name)
 }
@@ -172,7 +187,7 @@ func zshCompletion(b *strings.Builder, app *kong.Application) {
 			fmt.Fprintf(b, "%s%s\n", tabs, line)
 		}
 	}
-	fmt.Fprintf(b, "#compdef %[1]s\n# zsh completion of %[1]s\n_%[1]s() {\n\tlocal -a commands\n\tlocal command=\n", app.Name)
+	fmt.Fprintf(b, "#compdef %[1]s\n# zsh completion of %[1]s\n_%[1]s_models() {\n\tlocal -a models=(builtin ${(f)\"$(%[1]s list 2>/dev/null | cut -f 1)\"})\n\tcompadd -a models\n\t_files\n}\n_%[1]s() {\n\tlocal -a commands\n\tlocal command=\n", app.Name)
 	choose("\t", app.Node)
 	b.WriteString("\tcase $command in\n")
 	for _, g := range groupsOf(app) {
@@ -198,7 +213,11 @@ func zshCompletion(b *strings.Builder, app *kong.Application) {
 				b.WriteString("' \\\n")
 			}
 		}
-		b.WriteString("\t\t\t'*: :_files' ;;\n")
+		action := "_files"
+		if takesModel(c) {
+			action = "_" + app.Name + "_models"
+		}
+		fmt.Fprintf(b, "\t\t\t'*: :%s' ;;\n", action)
 	}
 	fmt.Fprintf(b, "\tesac\n}\n_%s \"$@\"\n", app.Name)
 }
@@ -217,6 +236,9 @@ func fishCompletion(b *strings.Builder, app *kong.Application) {
 	}
 	for _, c := range commandsOf(app) {
 		seen := "'__fish_seen_subcommand_from " + strings.ReplaceAll(c.Path(), " ", "; and __fish_seen_subcommand_from ") + "'"
+		if takesModel(c) {
+			fmt.Fprintf(b, "complete -c %[1]s -n %[2]s -a '(echo builtin; %[1]s list 2>/dev/null | cut -f 1)' -d model\n", app.Name, seen)
+		}
 		for _, f := range flagsOf(app, c) {
 			fmt.Fprintf(b, "complete -c %s -n %s -l %s", app.Name, seen, f.Name)
 			if f.Short != 0 {

@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -70,6 +71,29 @@ func TestBashCompletes(t *testing.T) {
 		out, err := exec.Command(program, append([]string{"-c", script, file}, words...)...).CombinedOutput()
 		require.NoError(t, err, string(out))
 		assert.Equal(t, want, strings.TrimSpace(string(out)), typed)
+	}
+}
+
+// TestBashCompletesModels: names of models in the hub's cache are completed beside files.
+func TestBashCompletesModels(t *testing.T) {
+	program, err := exec.LookPath("bash")
+	if err != nil {
+		t.Skip("no bash here")
+	}
+	dir := t.TempDir()
+	t.Chdir(dir)
+	require.NoError(t, os.WriteFile("lukv", []byte("#!/bin/sh\nprintf 'ann/one\\t5 MB\\nann/two\\t6 MB\\n'\n"), 0o700))
+	require.NoError(t, os.WriteFile("script", []byte(ok(t, "completion", "bash")), 0o600))
+	require.NoError(t, os.Mkdir("annex", 0o700))
+	for typed, want := range map[string]string{
+		"./lukv run ann": "ann/one ann/two annex", "./lukv inspect ann/t": "ann/two", "./lukv rm ann/o": "ann/one", "./lukv serve x bui": "builtin", "./lukv score ann": "annex",
+	} {
+		script := `source "$0"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _lukv; printf "%s\n" "${COMPREPLY[@]}"`
+		out, err := exec.Command(program, append([]string{"-c", script, "./script"}, strings.Fields(typed)...)...).CombinedOutput()
+		require.NoError(t, err, string(out))
+		got := strings.Fields(string(out))
+		slices.Sort(got)
+		assert.Equal(t, want, strings.Join(got, " "), typed)
 	}
 }
 
