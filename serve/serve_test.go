@@ -591,7 +591,7 @@ var badRequests = []struct{ path, body, want string }{
 	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"response_format":{"type":"xml"}}`, "expected text, json_object or json_schema"},
 	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"response_format":{"type":"json_schema"}}`, "json_schema: missing"},
 	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"response_format":{"type":"json_schema","json_schema":{"schema":{"type":"string","pattern":"(?=a)"}}}}`, `schema at #/pattern: lookahead is not supported`},
-	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"response_format":{"type":"json_schema","json_schema":{"schema":{"type":"array","uniqueItems":true}}}}`, `is not supported`},
+	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"response_format":{"type":"json_schema","json_schema":{"schema":{"type":"array","contains":{}}}}}`, `is not supported`},
 	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"structured_outputs":{"grammar":"a"}}`, "not supported"},
 	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"structured_outputs":{"json_object":true,"regex":"a"}}`, "second format"},
 	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"response_format":{"type":"json_object","schema":5}}`, "expected an object"},

@@ -94,7 +94,15 @@ func validObject(root any, s map[string]any, v any) bool {
 				return false
 			}
 		}
+		if of, is := s["multipleOf"].(json.Number); is && !new(big.Rat).Quo(rat(v), rat(of)).IsInt() {
+			return false
+		}
 	case []any:
+		for i := range v {
+			if s["uniqueItems"] == true && slices.ContainsFunc(v[:i], func(x any) bool { return same(x, v[i]) }) {
+				return false
+			}
+		}
 		before, _ := s["prefixItems"].([]any)
 		for i, x := range v {
 			of, ok := s["items"]
@@ -519,25 +527,32 @@ func TestRefused(t *testing.T) {
 	v := letters()
 	deep := strings.Repeat(`{"type":"array","items":`, 101) + "true" + strings.Repeat("}", 101)
 	for schema, want := range map[string]string{
-		`{"type":"string","pattern":1}`:                                      `#/pattern: found`,
-		`{"type":"string","pattern":"a","format":"date"}`:                    `"format" is not supported beside "pattern"`,
-		`{"type":"string","pattern":"^a{3}$","maxLength":2}`:                 "nothing satisfies",
-		`{"type":"string","pattern":"a^"}`:                                   "nothing satisfies",
-		`{"type":"string","pattern":"[]"}`:                                   "nothing satisfies",
-		`{"properties":{"x":{"not":{}}}}`:                                    `#/properties/x: the keyword "not"`,
-		`{"if":true}`:                                                        `"if"`,
-		`{"type":"integer","multipleOf":2}`:                                  `"multipleOf"`,
-		`{"type":"array","uniqueItems":true}`:                                `"uniqueItems"`,
-		`{"patternProperties":{}}`:                                           `"patternProperties"`,
-		`{"anyOf":[true],"type":"string"}`:                                   `"type" is not supported beside "anyOf"`,
-		`{"enum":[1],"minimum":3}`:                                           `"minimum" is not supported beside "enum"`,
-		`{"allOf":[true,true]}`:                                              `"allOf"`,
-		`{"oneOf":[{"type":"integer"},{"type":"number"}]}`:                   `"oneOf"`,
-		`{"$ref":"http://example.com/"}`:                                     `$ref`,
-		`{"$ref":"#/nowhere"}`:                                               `nothing is at "#/nowhere"`,
-		`{"$ref":"#"}`:                                                       "refers to itself",
-		`{"anyOf":[{"type":"null"},{"$ref":"#"}]}`:                           "refers to itself",
-		`{"properties":{"a":{"$ref":"#"}},"required":["a"],"type":"object"}`: "nothing satisfies",
+		`{"type":"string","pattern":1}`:                                             `#/pattern: found`,
+		`{"type":"string","pattern":"a","format":"date"}`:                           `"format" is not supported beside "pattern"`,
+		`{"type":"string","pattern":"^a{3}$","maxLength":2}`:                        "nothing satisfies",
+		`{"type":"string","pattern":"a^"}`:                                          "nothing satisfies",
+		`{"type":"string","pattern":"[]"}`:                                          "nothing satisfies",
+		`{"properties":{"x":{"not":{}}}}`:                                           `#/properties/x: the keyword "not"`,
+		`{"if":true}`:                                                               `"if"`,
+		`{"type":"integer","multipleOf":0}`:                                         "#/multipleOf: found 0",
+		`{"type":"integer","multipleOf":"2"}`:                                       "#/multipleOf: found",
+		`{"type":"integer","multipleOf":101}`:                                       "at most 100",
+		`{"type":"integer","multipleOf":2,"minimum":3}`:                             "#/multipleOf: not supported beside a single bound",
+		`{"type":"integer","multipleOf":2,"maximum":3}`:                             "#/multipleOf: not supported beside a single bound",
+		`{"type":"number","multipleOf":1,"minimum":0,"maximum":1001}`:               "more than 1000 multiples",
+		`{"multipleOf":7,"type":"integer","minimum":1,"maximum":6}`:                 "nothing satisfies",
+		`{"type":"array","uniqueItems":1}`:                                          "#/uniqueItems: found",
+		`{"type":"array","uniqueItems":true,"items":{"enum":[1,1.0]},"minItems":2}`: "nothing satisfies",
+		`{"patternProperties":{}}`:                                                  `"patternProperties"`,
+		`{"anyOf":[true],"type":"string"}`:                                          `"type" is not supported beside "anyOf"`,
+		`{"enum":[1],"minimum":3}`:                                                  `"minimum" is not supported beside "enum"`,
+		`{"allOf":[true,true]}`:                                                     `"allOf"`,
+		`{"oneOf":[{"type":"integer"},{"type":"number"}]}`:                          `"oneOf"`,
+		`{"$ref":"http://example.com/"}`:                                            `$ref`,
+		`{"$ref":"#/nowhere"}`:                                                      `nothing is at "#/nowhere"`,
+		`{"$ref":"#"}`:                                                              "refers to itself",
+		`{"anyOf":[{"type":"null"},{"$ref":"#"}]}`:                                  "refers to itself",
+		`{"properties":{"a":{"$ref":"#"}},"required":["a"],"type":"object"}`:        "nothing satisfies",
 		`false`: "nothing satisfies", `{"enum":[]}`: "nothing satisfies", `{"type":"integer","minimum":3,"maximum":2}`: "nothing satisfies",
 		`{"type":"array","minItems":1,"items":false}`: "nothing satisfies", `{"type":"object","required":["a"],"additionalProperties":false}`: "nothing satisfies",
 		`{"type":"strin"}`: "#/type", `{"type":[]}`: "#/type", `{"minLength":-1}`: "minLength", `{"maxItems":1e99}`: "maxItems", `{"minimum":1e999999}`: "minimum",

@@ -47,6 +47,13 @@ func (c *compiler) decimals(whole bool, o *object, path string) (int32, error) {
 			most, mostOpen = x, open
 		}
 	}
+	if v, ok := o.values["multipleOf"]; ok {
+		r, err := c.multiples(whole, v, bounds{least, most, leastOpen, mostOpen})
+		if err != nil {
+			err = fmt.Errorf("schema at %s/multipleOf: %w", path, err)
+		}
+		return r, err
+	}
 	if least != nil || most != nil {
 		return c.between(whole, least, most, leastOpen, mostOpen), nil
 	}

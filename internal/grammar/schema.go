@@ -21,9 +21,9 @@ var allTypes = []string{"object", "array", "string", "number", "boolean", "null"
 var keywords = map[string]string{
 	"type": "", "enum": "", "const": "", "anyOf": "", "oneOf": "", "allOf": "", "$ref": "",
 	"properties": "object", "required": "object", "additionalProperties": "object",
-	"items": "array", "prefixItems": "array", "minItems": "array", "maxItems": "array",
+	"items": "array", "prefixItems": "array", "minItems": "array", "maxItems": "array", "uniqueItems": "array",
 	"minLength": "string", "maxLength": "string", "pattern": "string", "format": "string",
-	"minimum": "number", "maximum": "number", "exclusiveMinimum": "number", "exclusiveMaximum": "number",
+	"minimum": "number", "maximum": "number", "exclusiveMinimum": "number", "exclusiveMaximum": "number", "multipleOf": "number",
 }
 
 // notes are keywords that say nothing about values. OpenAPI's discriminator only names the
@@ -237,14 +237,19 @@ func (s *schemas) values(r int32, keyword string, v any, types []string, path st
 	}
 	var words []string
 	for _, x := range list {
-		t := typeOf(x)
-		if slices.Contains(types, t) || t == "integer" && slices.Contains(types, "number") {
+		if ofTypes(x, types) {
 			words = append(words, compact(x))
 		}
 	}
 	rule := s.c.rules[r]
 	s.c.words(rule.start, rule.end, words)
 	return nil
+}
+
+// ofTypes reports whether a value has one of the types.
+func ofTypes(v any, types []string) bool {
+	t := typeOf(v)
+	return slices.Contains(types, t) || t == "integer" && slices.Contains(types, "number")
 }
 
 // ofType returns the rule of the values of one type.
@@ -334,6 +339,11 @@ func (s *schemas) array(o *object, path string) (int32, error) {
 		if before, ok = v.([]any); !ok {
 			return 0, fmt.Errorf("schema at %s/prefixItems: found %s, expected a list", path, typeOf(v))
 		}
+	}
+	if on, err := s.unique(o, most, path); err != nil {
+		return 0, err
+	} else if on {
+		return s.distinct(o, least, most), nil
 	}
 	r := c.begin(least, most)
 	if most >= 0 && most < least {
