@@ -325,12 +325,19 @@ func (r *chatter) read() (string, error) {
 func (r *chatter) ask(text string) error {
 	p := r.reading()
 	defer p.clear()
+	var wrap wordWrap
+	if r.term != nil {
+		wrap.columns = r.term.Columns()
+	}
 	turn, err := r.conv.Ask(r.busy, text, func(text string) error {
 		p.clear()
-		_, err := io.WriteString(r.e.out, text)
+		_, err := io.WriteString(r.e.out, wrap.add(text))
 		return err
 	})
 	p.clear()
+	if _, e := io.WriteString(r.e.out, wrap.end()); err == nil {
+		err = e
+	}
 	if turn.Held > 0 {
 		if _, e := fmt.Fprintln(r.e.out); err == nil {
 			err = e

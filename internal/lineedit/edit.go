@@ -289,10 +289,10 @@ func (e *editor) drawRow(b *strings.Builder, r row, room int) (used, cursor int)
 		if i == e.at-r.from {
 			cursor = used
 		}
-		if used+runeWidth(c) > room {
+		if used+Width(c) > room {
 			break
 		}
-		used += runeWidth(c)
+		used += Width(c)
 		b.WriteRune(visible(c))
 	}
 	if e.at == r.to {
@@ -304,7 +304,7 @@ func (e *editor) drawRow(b *strings.Builder, r row, room int) (used, cursor int)
 // back returns the first character from which all characters up to end fit into columns.
 func (e *editor) back(end, columns int) int {
 	for used := 0; end > 0; end-- {
-		if used += runeWidth(e.line[end-1]); used > columns {
+		if used += Width(e.line[end-1]); used > columns {
 			break
 		}
 	}
@@ -322,8 +322,8 @@ func visible(r rune) rune {
 	return r
 }
 
-// runeWidth returns the number of columns that visible(r) takes.
-func runeWidth(r rune) int {
+// Width returns the number of columns that visible(r) takes.
+func Width(r rune) int {
 	if unicode.In(r, unicode.Mn, unicode.Me) {
 		return 0
 	}
@@ -337,7 +337,7 @@ func runeWidth(r rune) int {
 func widthOf(s []rune) int {
 	n := 0
 	for _, r := range s {
-		n += runeWidth(r)
+		n += Width(r)
 	}
 	return n
 }

@@ -66,6 +66,9 @@ func Open(in interface {
 	return t, nil
 }
 
+// Columns returns the width of the terminal; 0 if it is unknown.
+func (t *Terminal) Columns() int { return t.size() }
+
 func newTerminal(in io.Reader, out io.Writer, size func() int) *Terminal {
 	t := &Terminal{out: out, size: size, ready: make(chan struct{}, 1)}
 	go t.listen(in)
