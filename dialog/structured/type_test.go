@@ -25,19 +25,19 @@ type Embedded struct {
 type everything struct {
 	Embedded
 	inner   `json:"named"`
-	Kind    string          `json:"kind" jsonschema:"enum=bug,enum=a\\,b,description=The <kind>\\, in a word."`
-	Tags    []string        `json:"tags,omitempty" jsonschema:"enum=x,enum=y,maxItems=3"`
-	Pair    [2]float64      `json:"pair"`
-	Twice   bool            `json:"twice"`
-	Maybe   *inner          `json:"maybe"`
-	Absent  *inner          `json:"absent,omitzero"`
-	When    time.Time       `json:"when"`
-	Data    []byte          `json:"data"`
-	Any     any             `json:"any"`
-	Raw     json.RawMessage `json:"raw"`
-	Counts  map[string]uint `json:"counts"`
-	Dropped chan int        `json:"-"`
-	private chan int
+	Kind    string            `json:"kind" jsonschema:"enum=bug,enum=a\\,b,description=The <kind>\\, in a word."`
+	Tags    []string          `json:"tags,omitempty" jsonschema:"enum=x,enum=y,maxItems=3"`
+	Pair    [2]float64        `json:"pair"`
+	Twice   bool              `json:"twice"`
+	Maybe   *inner            `json:"maybe"`
+	Absent  *inner            `json:"absent,omitzero"`
+	When    time.Time         `json:"when"`
+	Data    []byte            `json:"data"`
+	Any     any               `json:"any"`
+	Raw     json.RawMessage   `json:"raw"`
+	Counts  map[string]uint64 `json:"counts"`
+	Dropped chan int          `json:"-"`
+	_       chan int
 }
 
 type list struct {
@@ -112,8 +112,8 @@ func follows(t *testing.T, c *Compiler, f Format, text string) (whole, begins bo
 func TestTypeFollowsJSON(t *testing.T) {
 	c, _ := family(t, showsTools, "</s>")
 	at := time.Date(2024, 7, 26, 12, 0, 0, 0, time.UTC)
-	v := everything{Embedded: Embedded{Shared: "s"}, inner: inner{5}, Kind: "a,b", Tags: []string{"y"}, Maybe: &inner{127}, When: at, Data: []byte("ab"), Raw: json.RawMessage(`[1]`), Counts: map[string]uint{"k": 1<<64 - 1}}
-	for _, data := range [][]byte{[]byte(mustJSON(t, v)), []byte(mustJSON(t, everything{inner: inner{1}, Kind: "bug", Data: []byte{}, Raw: json.RawMessage("1"), Counts: map[string]uint{}}))} {
+	v := everything{Embedded: Embedded{Shared: "s"}, inner: inner{5}, Kind: "a,b", Tags: []string{"y"}, Maybe: &inner{127}, When: at, Data: []byte("ab"), Raw: json.RawMessage(`[1]`), Counts: map[string]uint64{"k": 1<<64 - 1}}
+	for _, data := range [][]byte{[]byte(mustJSON(t, v)), []byte(mustJSON(t, everything{inner: inner{1}, Kind: "bug", Data: []byte{}, Raw: json.RawMessage("1"), Counts: map[string]uint64{}}))} {
 		whole, _ := follows(t, c, Type[everything](), string(data))
 		require.True(t, whole, "%s", data)
 	}
