@@ -35,6 +35,11 @@
 // answer: reasoning_content, or an item or block of its own. Formats apply to what
 // follows.
 //
+// # Services with an engine of their own
+//
+// [StreamEvents] answers with server-sent events, and [Handler] answers errors, as the
+// server does.
+//
 // # The promise
 //
 // An answer is a function of the request, the model and the seed; see package engine.

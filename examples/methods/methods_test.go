@@ -2,6 +2,7 @@ package methods_test
 
 import (
 	"context"
+	"encoding/json"
 	"math"
 	"os"
 	"os/exec"
@@ -182,6 +183,17 @@ func TestCommand(t *testing.T) {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("output has no %s:\n%s", want, out)
 		}
+	}
+	sample := builtin.Samples()[0]
+	line, err := json.Marshal(map[string]any{"task": "qa", "context": sample.Context, "question": sample.Question, "answers": sample.Answers})
+	check(t, err)
+	results, data := filepath.Join(dir, "results"), filepath.Join(dir, "data.jsonl")
+	check(t, os.WriteFile(data, line, 0o600))
+	if out, err := exec.Command(binary, "eval", "builtin", "--data", data, "--no-full", "--metric", "value_norm", "--ratio", "0.5", "--out", results).CombinedOutput(); err != nil {
+		t.Fatalf("eval: %v\n%s", err, out)
+	}
+	if out, err := exec.Command(binary, "report", results).Output(); err != nil || !strings.Contains(string(out), "value_norm") {
+		t.Errorf("report: %v\n%s", err, out)
 	}
 	for _, args := range [][]string{{"eval", "--help"}, {"profile", "--help"}, {"report", "--help"}, {"serve", "--help"}, {"completion", "bash"}} {
 		out, err := exec.Command(binary, args...).Output()
