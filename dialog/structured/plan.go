@@ -35,6 +35,9 @@ func (c *Compiler) Plan(ctx context.Context, o Output, s *model.Sampling, choice
 			begin = t
 		}
 	}
+	if like.IsZero() && (o.Reasoning == nil || o.Reasoning.budget < 0) {
+		return p, nil
+	}
 	var ends []int32 // tokens that end an answer
 	for id := range int32(c.m.Config().Vocab) {
 		if c.m.Ends(id, s) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/lukv/lukv/internal/grammar"
@@ -142,6 +143,7 @@ func explain(in *chat.Input) error {
 	for i, m := range in.Messages {
 		if role, _ := m.Get("role"); role == "user" {
 			text, _ := m.Get("content")
+			in.Messages = slices.Clone(in.Messages) // the caller's stay as they are
 			in.Messages[i] = chat.NewMessage("user", fmt.Sprintf("%s\n\n%s", &b, text))
 			return nil
 		}

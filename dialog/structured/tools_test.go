@@ -296,7 +296,10 @@ func TestShow(t *testing.T) {
 		calls, err := s.Tools(functions, ToolOptions{})
 		require.NoError(t, err)
 		in := chat.Input{Messages: []*chat.Object{chat.NewMessage("system", "Be brief."), chat.NewMessage("user", "Hello")}}
+		own := in.Messages
 		require.NoError(t, calls.Show(&in))
+		mine, _ := own[1].Get("content")
+		require.Equal(t, "Hello", mine, "the caller's messages stay as they are")
 		text, _ := in.Messages[1].Get("content")
 		require.Equal(t, explained, strings.Contains(text.(string), `"name":"weather"`), text)
 		require.Equal(t, explained, in.Tools == nil)

@@ -58,74 +58,76 @@ const base64Pattern = `"pattern":"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-
 
 // value returns the schema of a type with the further keywords of a tag, an object.
 func (w *typeWriter) value(t reflect.Type, more []string) ([]byte, error) {
-	of := func(keywords ...string) ([]byte, error) {
-		return []byte("{" + strings.Join(append(keywords, more...), ",") + "}"), nil
-	}
 	switch pointer := reflect.PointerTo(t); {
 	case t == timeType:
-		return of(`"type":"string"`, `"format":"date-time"`)
+		return schema(more, `"type":"string"`, `"format":"date-time"`), nil
 	case t == rawType:
-		return of()
+		return schema(more), nil
 	case t == numberType:
-		return of(`"type":"number"`)
+		return schema(more, `"type":"number"`), nil
 	case t.Kind() == reflect.Pointer:
 		inner, err := w.value(t.Elem(), more)
 		return fmt.Appendf(nil, `{"anyOf":[%s,{"type":"null"}]}`, inner), err
 	case pointer.Implements(fromJSON):
 		return nil, fmt.Errorf("%s has an UnmarshalJSON of its own", t)
 	case pointer.Implements(fromText):
-		return of(`"type":"string"`)
+		return schema(more, `"type":"string"`), nil
 	}
+	return w.kind(t, more)
+}
+
+// kind returns the schema of a type that encoding/json reads by its kind.
+func (w *typeWriter) kind(t reflect.Type, more []string) ([]byte, error) {
 	switch t.Kind() {
 	case reflect.String:
-		return of(`"type":"string"`)
+		return schema(more, `"type":"string"`), nil
 	case reflect.Bool:
-		return of(`"type":"boolean"`)
+		return schema(more, `"type":"boolean"`), nil
 	case reflect.Float32, reflect.Float64:
-		return of(`"type":"number"`)
-	case reflect.Interface:
-		if t.NumMethod() == 0 {
-			return of()
-		}
+		return schema(more, `"type":"number"`), nil
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
 		high := int64(1)<<(t.Bits()-1) - 1
-		return of(append([]string{`"type":"integer"`}, bounds(more, strconv.FormatInt(-high-1, 10), strconv.FormatInt(high, 10))...)...)
+		return schema(more, integer(more, strconv.FormatInt(-high-1, 10), strconv.FormatInt(high, 10))...), nil
 	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
 		high := ^uint64(0) >> (64 - t.Bits())
-		return of(append([]string{`"type":"integer"`}, bounds(more, "0", strconv.FormatUint(high, 10))...)...)
+		return schema(more, integer(more, "0", strconv.FormatUint(high, 10))...), nil
 	case reflect.Slice, reflect.Array:
 		return w.list(t, more)
-	case reflect.Map:
-		if t.Key().Kind() != reflect.String || reflect.PointerTo(t.Key()).Implements(fromText) {
-			break
-		}
-		inner, err := w.value(t.Elem(), nil)
-		if err != nil {
-			return nil, err
-		}
-		return of(`"type":"object"`, `"additionalProperties":`+string(inner))
 	case reflect.Struct:
 		return w.structure(t, more)
+	case reflect.Interface:
+		if t.NumMethod() == 0 {
+			return schema(more), nil
+		}
+	case reflect.Map:
+		if t.Key().Kind() == reflect.String && !reflect.PointerTo(t.Key()).Implements(fromText) {
+			inner, err := w.value(t.Elem(), nil)
+			return schema(more, `"type":"object"`, `"additionalProperties":`+string(inner)), err
+		}
 	}
 	return nil, fmt.Errorf("%s has no values in JSON that could be told beforehand", t)
 }
 
-// bounds returns the bounds of integers as keywords, unless a tag has its own.
-func bounds(more []string, low, high string) []string {
-	var out []string
-	for key, v := range map[string]string{"minimum": low, "maximum": high} {
-		if !slices.ContainsFunc(more, func(m string) bool { return strings.HasPrefix(m, strconv.Quote(key)) }) {
-			out = append(out, fmt.Sprintf("%q:%s", key, v))
+// schema returns a schema with keywords and those of a tag.
+func schema(more []string, keywords ...string) []byte {
+	return []byte("{" + strings.Join(slices.Concat(keywords, more), ",") + "}")
+}
+
+// integer returns the keywords of integers, with bounds unless a tag has its own.
+func integer(more []string, low, high string) []string {
+	out := []string{`"type":"integer"`}
+	for _, bound := range [][2]string{{`"maximum":`, high}, {`"minimum":`, low}} {
+		if !slices.ContainsFunc(more, func(m string) bool { return strings.HasPrefix(m, bound[0]) }) {
+			out = append(out, bound[0]+bound[1])
 		}
 	}
-	slices.Sort(out)
 	return out
 }
 
 // list returns the schema of a slice or an array.
 func (w *typeWriter) list(t reflect.Type, more []string) ([]byte, error) {
 	if t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Uint8 {
-		return []byte("{" + strings.Join(append([]string{`"type":"string"`, base64Pattern}, more...), ",") + "}"), nil
+		return schema(more, `"type":"string"`, base64Pattern), nil
 	}
 	list, items := []string{`"type":"array"`}, []string(nil)
 	for _, m := range more {
@@ -142,7 +144,7 @@ func (w *typeWriter) list(t reflect.Type, more []string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []byte("{" + strings.Join(append(list, `"items":`+string(inner)), ",") + "}"), nil
+	return schema(nil, append(list, `"items":`+string(inner))...), nil
 }
 
 // structure returns the schema of a struct, or a reference to it within itself.
@@ -185,11 +187,11 @@ func (w *typeWriter) structure(t reflect.Type, more []string) ([]byte, error) {
 		fmt.Fprintf(&properties, "%s:%s", quoted(f.key), value)
 	}
 	w.open = w.open[:len(w.open)-1]
-	text := strings.Join(append([]string{`"type":"object"`, fmt.Sprintf(`"properties":{%s}`, &properties), `"required":` + quoted(required), `"additionalProperties":false`}, more...), ",")
+	text := schema(more, `"type":"object"`, fmt.Sprintf(`"properties":{%s}`, &properties), `"required":`+quoted(required), `"additionalProperties":false`)
 	if w.defs[t] == "" {
-		return []byte("{" + text + "}"), nil
+		return text, nil
 	}
-	w.texts = append(w.texts, fmt.Sprintf("%q:{%s}", w.defs[t], text))
+	w.texts = append(w.texts, fmt.Sprintf("%q:%s", w.defs[t], text))
 	return refer(), nil
 }
 
