@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"time"
 
 	"github.com/lukv/lukv/kvcache"
 	"github.com/lukv/lukv/lukv"
@@ -30,7 +31,7 @@ type draftCache struct {
 	end   int      // of the compressed span
 	same  int      // the first tokens on which they are known to agree
 	fixed int      // drafts for each pass, 0: as many as pay
-	share float64  // estimated share of drafts that are right
+	gain  draftGain
 
 	// Of the pass in preparation.
 	next  int32    // token that fork takes next; those in fork.ahead.found follow
@@ -38,22 +39,6 @@ type draftCache struct {
 	rng   rand.PCG // of the sampler, before it drew drafts
 	batch []*draftCache
 }
-
-// What a row of a pass takes beside the first, relative to reading the weights once and
-// to reading the cache once.
-const (
-	rowOfWeights = 0.06
-	rowOfCache   = 0.25
-)
-
-const (
-	shareStart  = 0.95 // until it is known better
-	shareWeight = 0.05 // of a new observation
-	shareReturn = 0.01 // what every token without drafts brings the share back to its start
-)
-
-func (c *draftCache) right() { c.share += shareWeight * (1 - c.share) }
-func (c *draftCache) wrong() { c.share -= shareWeight * c.share }
 
 // DraftCompressed lets a copy of the session, in which a span is compressed by a policy
 // (see [Session.Compress]), draft the session's next tokens: Generate, and passes that ask
@@ -105,7 +90,8 @@ func (s *Session) draftCompressed(ctx context.Context, span Span, policy *lukv.P
 		return errors.Join(err, f.Close())
 	}
 	s.notes = f.notes
-	s.draftCache = &draftCache{of: s, fork: f, end: span.To, fixed: drafts, share: shareStart}
+	s.stats.ScoreTime, s.stats.EvictTime = f.stats.ScoreTime, f.stats.EvictTime
+	s.draftCache = &draftCache{of: s, fork: f, end: span.To, fixed: drafts, gain: newDraftGain(s.m)}
 	return nil
 }
 
@@ -156,7 +142,7 @@ func (c *draftCache) forkFor(s *Session, opts ...ForkOption) (*draftCache, error
 		return nil, err
 	}
 	f.slack = c.fork.slack
-	return &draftCache{of: s, fork: f, end: c.end, same: c.same, fixed: c.fixed, share: c.share}, nil
+	return &draftCache{of: s, fork: f, end: c.end, same: c.same, fixed: c.fixed, gain: c.gain}, nil
 }
 
 // bytes returns the size of the draft cache.
@@ -216,9 +202,12 @@ func (m *Model) draftAll(ctx context.Context, n int, at func(i int) (*Session, i
 // draftBatch computes the drafts of several caches, a pass for each round of drafts.
 func (m *Model) draftBatch(ctx context.Context, batch []*draftCache) {
 	for len(batch) > 0 {
+		start := time.Now()
 		err := m.runParts(ctx, len(batch), func(i int) part { return decodes(batch[i].fork, batch[i].next) })
+		took := time.Since(start)
 		rest := batch[:0]
 		for i, c := range batch {
+			c.gain.drafted(took, c.reads(len(batch)))
 			if e := c.took(blamed(err, i)); e != nil {
 				c.fail(ctx, e)
 			}
@@ -254,8 +243,9 @@ func (c *draftCache) begin(ctx context.Context, token int32, parts int) error {
 	if n == 0 {
 		return nil
 	}
-	if n = c.worth(n, parts); n == 0 {
-		c.share += shareReturn * (shareStart - c.share)
+	if c.fixed > 0 {
+		n = min(n, c.fixed)
+	} else if n = c.gain.best(n, c.reads(parts)); n == 0 {
 		return nil
 	}
 	if err := c.fits(); err != nil {
@@ -279,27 +269,20 @@ func (c *draftCache) begin(ctx context.Context, token int32, parts int) error {
 	return nil
 }
 
-// worth returns the number of drafts, at most n, with which the session is fastest in
-// passes of so many parts.
-func (c *draftCache) worth(n, parts int) int {
-	if c.fixed > 0 {
-		return min(n, c.fixed)
-	}
-	weights := float64(c.of.m.WeightBytes()) / float64(parts)
-	whole, small := float64(c.of.cache.Bytes()), float64(c.bytes())
-	best, fastest := 0, 1/(weights+whole)
-	tokens, chance := 1.0, 1.0
-	for k := 1; k <= n; k++ {
-		chance *= c.share
-		tokens += chance
-		rows := float64(k)
-		cost := rows*(weights+small) + weights*(1+rowOfWeights*rows) + whole*(1+rowOfCache*rows)
-		if speed := tokens / cost; speed > fastest {
-			best, fastest = k, speed
-		}
-	}
-	return best
+// reads returns what passes that a session shares with other parts read for it.
+func (c *draftCache) reads(parts int) draftReads {
+	return draftReads{weights: 1 / float64(parts), whole: float64(c.of.cache.Bytes()), small: float64(c.bytes())}
 }
+
+// passed takes note of the time of the pass that took the session's token, with its drafts.
+func (c *draftCache) passed(took time.Duration, parts int) {
+	if c != nil {
+		c.gain.passed(len(c.of.ahead.found), took, c.reads(parts))
+	}
+}
+
+func (c *draftCache) right() { c.gain.seen(1) }
+func (c *draftCache) wrong() { c.gain.seen(0) }
 
 // fits returns an error if both caches together may exceed the session's limit.
 func (c *draftCache) fits() error {

@@ -85,8 +85,9 @@ func (m *Model) passParts(ctx context.Context, parts []Part) error {
 		return err
 	}
 	defer m.release()
-	rows, each := 0, false
+	rows, each, prefills := 0, false, false
 	for _, p := range parts {
+		prefills = prefills || p.Prefill != nil
 		each = each || p.Prefill != nil && p.Prefill.f.each != nil
 	}
 	for i, p := range parts {
@@ -125,12 +126,18 @@ func (m *Model) passParts(ctx context.Context, parts []Part) error {
 	if rows > maxPassRows {
 		return fmt.Errorf("%d tokens, want at most %d", rows, maxPassRows)
 	}
+	start := time.Now()
 	err = m.runDrafting(ctx, len(parts), func(i int) part {
 		if f := parts[i].Prefill; f != nil {
 			return part{s: parts[i].Session, f: &f.f, n: parts[i].N}
 		}
 		return decodes(parts[i].Session, parts[i].Token)
 	})
+	for i := range parts {
+		if err == nil && !prefills {
+			parts[i].Session.draftCache.passed(time.Since(start), len(parts))
+		}
+	}
 	var at *PartError
 	if errors.As(err, &at) && parts[at.Part].Prefill != nil {
 		parts[at.Part].Prefill.settle(err)

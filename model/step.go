@@ -59,7 +59,14 @@ func (m *Model) stepParts(ctx context.Context, sessions []*Session, tokens []int
 			return err
 		}
 	}
-	return m.runDrafting(ctx, len(sessions), func(i int) part { return decodes(sessions[i], tokens[i]) })
+	start := time.Now()
+	if err := m.runDrafting(ctx, len(sessions), func(i int) part { return decodes(sessions[i], tokens[i]) }); err != nil {
+		return err
+	}
+	for _, s := range sessions {
+		s.draftCache.passed(time.Since(start), len(sessions))
+	}
+	return nil
 }
 
 // Append feeds one token and computes the logits after it.
