@@ -48,12 +48,12 @@ type draftCache struct {
 // replaces it.
 //
 // drafts is the number of tokens drafted for each pass, at most 8; with 0, it is as many
-// as pay by the sizes of weights and caches and by the drafts that were right so far, perhaps
+// as pay by the time of passes and the share of drafts that were right so far, perhaps
 // none. Both caches are in memory; MaxCacheBytes bounds their sum. If the copy can no
-// longer draft because memory is short, the session goes on without it, as Notes says.
+// longer draft, as when memory is short, the session goes on without it, as Notes says.
 //
 // Compression while decoding, of the session or by the policy, and dynamic rope scaling
-// are an error.
+// are an error; for others see Compress. On an error nothing has changed.
 func (s *Session) DraftCompressed(ctx context.Context, span Span, policy *lukv.Policy, drafts int) error {
 	err := s.calling(ctx, func(ctx context.Context) error { return s.draftCompressed(ctx, span, policy, drafts) })
 	if err != nil {
@@ -136,6 +136,12 @@ func (s *Session) closeDrafts() error {
 func (c *draftCache) forkFor(s *Session, opts ...ForkOption) (*draftCache, error) {
 	if c == nil {
 		return nil, nil
+	}
+	if c.fork.pos > s.pos { // by drafts, which may exceed the fork's limit
+		if err := c.fork.Truncate(s.pos); err != nil {
+			return nil, err
+		}
+		c.same = min(c.same, s.pos)
 	}
 	f, err := c.fork.fork(slices.Concat(opts, []ForkOption{ForkMaxCacheBytes(0)})...)
 	if err != nil {

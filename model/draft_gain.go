@@ -21,9 +21,8 @@ type draftReads struct {
 }
 
 const (
-	// What a row of a pass takes beside the first, relative to reading the weights once and
-	// to reading the cache once, as measured with AVX-512.
-	rowOfWeights, rowOfCache = 0.06, 0.3
+	// What a row of a pass takes beside the first, relative to reading the weights once.
+	rowOfWeights = 0.06
 
 	leastGain   = 1.05 // from which on drafts pay
 	shareStart  = 0.95 // until it is known better
@@ -41,11 +40,15 @@ func newDraftGain(m *Model) draftGain {
 	return g
 }
 
+// rowsOfCache returns what k rows of a pass take beside the first, relative to reading the
+// cache once, as measured with AVX-512 (BenchmarkExact): many rows share what is loaded.
+func rowsOfCache(k int) float64 { return min(0.5*float64(k), 1+0.13*float64(k)) }
+
 // relative returns the expected time of drafting a token, and of k more rows of a pass,
 // relative to a pass without drafts.
 func (g *draftGain) relative(k int, r draftReads) (draft, rows float64) {
 	plain := r.weights*g.reads[0] + r.whole
-	more := r.weights*(g.reads[k]*(1+rowOfWeights*float64(k))-g.reads[0]) + r.whole*rowOfCache*float64(k)
+	more := r.weights*(g.reads[k]*(1+rowOfWeights*float64(k))-g.reads[0]) + r.whole*rowsOfCache(k)
 	return (r.weights*g.reads[0] + r.small) / plain, more / plain
 }
 

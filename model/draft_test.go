@@ -190,6 +190,25 @@ func exactBatch(t *testing.T, m *Model, requests []exactRequest, what string) (a
 	return accepted
 }
 
+// TestExactOnDevice: the same where all layers, or the first, are on a device.
+func TestExactOnDevice(t *testing.T) {
+	for layers := range 2 {
+		m, _ := testShapes[0].onDevice(t, layers, WithThreads(2))
+		verified := 0
+		for i, r := range exactRequests(8, m, 21) {
+			r.options.CacheType = tensor.BF16
+			want, tokens := r.answer(t, m, false)
+			got, same := r.answer(t, m, true)
+			require.Equal(t, tokens, same, i)
+			sameAsWithout(t, fmt.Sprintf("%d layers, request %d", layers, i), want, got)
+			verified += got.Stats().Verified
+			require.NoError(t, got.Close())
+			require.NoError(t, want.Close())
+		}
+		require.Positive(t, verified)
+	}
+}
+
 // TestDraftsOfTheWholeCache: a copy that keeps everything is always right, with the random
 // numbers of the session, and the session needs a pass for nine tokens.
 func TestDraftsOfTheWholeCache(t *testing.T) {
@@ -237,6 +256,10 @@ func TestDraftsFollow(t *testing.T) {
 			f, err := s.Fork()
 			require.NoError(t, err)
 			forks = append(forks, f)
+			generate(s, 11)
+			full, err := s.Fork(ForkMaxTokens(s.Len()))
+			require.NoError(t, err)
+			require.NoError(t, full.Close())
 			generate(s, 17)
 			require.NoError(t, s.Prefill(ctx, []int32{9}))
 			generate(s, 8)
