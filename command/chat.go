@@ -29,6 +29,7 @@ type chatCmd struct {
 	NoHistory bool   `help:"Do not save the input history to a file."`
 
 	policyFlags
+	exactFlags
 	samplingFlags
 }
 
@@ -122,10 +123,14 @@ func (r *chatter) apply() error {
 	if err := r.checkTurns(policy); err != nil {
 		return err
 	}
+	if err := r.exactFlags.check(policy); err != nil {
+		return err
+	}
 	r.conv.Sampling, r.conv.Stop, r.conv.KeepTurns = sampling, r.Stop, r.KeepTurns
 	r.conv.Session = r.session()
 	r.conv.Session.Compression = policy
 	r.conv.MaxLoss, r.conv.MeasureLoss = r.MaxLoss, r.MeasureLoss
+	r.conv.Exact, r.conv.Drafts = r.Exact, r.drafts()
 	return nil
 }
 

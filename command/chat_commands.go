@@ -290,6 +290,9 @@ func (r *chatter) kv() {
 	if p := s.Policy(); p != nil {
 		t.line("policy", "%s", p)
 	}
+	if p := s.DraftPolicy(); p != nil {
+		t.line("draft", "%s beside it, %s", report.Bytes(st.DraftBytes), p)
+	}
 	for i, l := range st.Layers {
 		counts := strings.Trim(fmt.Sprint(l.Entries), "[]")
 		if l.Window > 0 {

@@ -198,6 +198,46 @@ func (f *protectFlags) protection(m lukv.MetricConfig) (*lukv.Protection, error)
 	return &p, nil
 }
 
+// exactFlags are for commands that answer.
+type exactFlags struct {
+	Exact       bool `group:"policy" help:"Answer as without compression, to the bit: the compressed cache drafts, and the whole one, which stays in memory beside it, verifies several tokens in one pass. Pays with small models behind long contexts."`
+	DraftTokens *int `group:"policy" placeholder:"N" help:"With --exact: draft N tokens, 1 to 8, for each pass (default: as many as pay, which may be none)."`
+}
+
+// check returns an error if --exact does not go with a policy.
+func (f *exactFlags) check(p *lukv.Policy) error {
+	switch n := f.DraftTokens; {
+	case n != nil && (*n < 1 || *n > 8):
+		return usage("--draft-tokens: found %d, expected 1 to 8", *n)
+	case !f.Exact:
+		return nil
+	case p != nil && p.Decode.Enabled():
+		return usage("--exact: found a policy that compresses while decoding, expected one that compresses the context only")
+	case p == nil || !budgeted(p):
+		return usage("--exact would have no effect: the policy compresses nothing")
+	}
+	return nil
+}
+
+// drafts returns the number of tokens to draft for each pass, 0 for as many as pay.
+func (f *exactFlags) drafts() int {
+	if f.DraftTokens == nil {
+		return 0
+	}
+	return *f.DraftTokens
+}
+
+// unused refuses what has no effect with or without --exact.
+func (f *exactFlags) unused(g given) error {
+	if !f.Exact {
+		return g.unused("draft-tokens", "it is for --exact")
+	}
+	if !g.any(budgetFlags + " policy") {
+		return g.unused("exact", "nothing would be compressed without --ratio, --budget-tokens, --budget-bytes or --policy")
+	}
+	return g.unused("max-loss measure-loss", "with --exact nothing is lost")
+}
+
 // policyFlags describe one compression policy.
 type policyFlags struct {
 	Ratio        float64  `group:"policy" placeholder:"R" help:"Remove this fraction of the context's cache, at least 0 and below 1 (default 0). Without a profile, expect little loss up to 0.5, and lost facts at 0.8 and more; see README."`

@@ -60,7 +60,7 @@ const (
 	budgetFlags  = "ratio budget-tokens budget-bytes max-loss"
 	shapingFlags = "preset metric allocator profile compat sinks window"
 	drawingFlags = "top-k top-p min-p"
-	answerFlags  = "answer-prefix max-tokens stop temperature top-k top-p min-p repetition-penalty seed logprobs lookup"
+	answerFlags  = "answer-prefix max-tokens stop temperature top-k top-p min-p repetition-penalty seed logprobs lookup exact"
 )
 
 func (f *policyFlags) unused(g given) error {
@@ -146,6 +146,9 @@ func (c *runCmd) unused(g given) error {
 	if err := c.policyFlags.unused(g); err != nil {
 		return err
 	}
+	if err := c.exactFlags.unused(g); err != nil {
+		return err
+	}
 	if c.Load == "" && c.Save == "" {
 		if err := g.unused("verify", "no cache is read or written without --load or --save"); err != nil {
 			return err
@@ -179,6 +182,14 @@ func (c *runCmd) unused(g given) error {
 func (c *chatCmd) unused(g given) error {
 	if err := c.policyFlags.unused(g); err != nil {
 		return err
+	}
+	if err := c.exactFlags.unused(g); err != nil {
+		return err
+	}
+	if c.Exact {
+		if err := g.unused("keep-turns", "with --exact, older turns stay as they are"); err != nil {
+			return err
+		}
 	}
 	if !g.any(budgetFlags + " policy") {
 		if err := g.unused("keep-turns", "no turn would be compressed without --ratio, --budget-tokens or --budget-bytes"); err != nil {

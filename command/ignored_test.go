@@ -82,6 +82,9 @@ func TestNoFlagIsIgnored(t *testing.T) {
 		refuse(command, "builtin", `--decode={"mode":"streaming","target_size":50}`, "--metric=tova")
 		refuse(command, "builtin", "--measure-loss")
 		refuse(command, "builtin", "--max-loss=0.1", "--measure-loss")
+		refuse(command, "builtin", "--exact")
+		refuse(command, "builtin", "--ratio=0.5", "--draft-tokens=3")
+		refuse(command, "builtin", "--ratio=0.5", "--exact", "--measure-loss")
 		for _, flag := range []string{"--ratio=0.5", "--budget-tokens=5", "--budget-bytes=1MiB", "--max-loss=0.1"} {
 			refuse(command, "builtin", "--load", session, flag)
 			refuse(command, "builtin", flag)
@@ -93,6 +96,7 @@ func TestNoFlagIsIgnored(t *testing.T) {
 	refuse("chat", "builtin", "--load", session, "--system=Be brief")
 	refuse("chat", "builtin", "--keep-turns=2")
 	refuse("chat", "builtin", "--max-loss=0.1", "--keep-turns=2")
+	refuse("chat", "builtin", "--ratio=0.5", "--exact", "--keep-turns=2")
 	refuse("run", "builtin", "--load", session, "--system=Be brief", "x")
 	refuse("run", "builtin", "--load", session, "--policy", uniform, "x")
 	for _, flag := range []string{

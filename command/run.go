@@ -41,6 +41,7 @@ type runCmd struct {
 	Logprobs     int      `placeholder:"N" help:"With --json: print the answer's tokens with log-probabilities and the N most likely alternatives of each."`
 
 	policyFlags
+	exactFlags
 	samplingFlags
 }
 
@@ -67,7 +68,9 @@ Examples:
 
   lukv run DIR -c book.txt --ratio 0.8 --measure-loss "Who is the narrator?"
 
-  lukv run DIR -c contract.txt --lookup --stats "Quote the clauses about notice."`
+  lukv run DIR -c contract.txt --lookup --stats "Quote the clauses about notice."
+
+  lukv run DIR -c book.txt --ratio 0.9 --exact --stats "Who is the narrator?"`
 }
 
 // runResult is printed by run --json.
@@ -121,8 +124,10 @@ type runStats struct {
 	DecodeMS      float64 `json:"decode_ms"`
 	ContextRate   float64 `json:"context_tokens_per_second"`
 	DecodeRate    float64 `json:"decode_tokens_per_second"`
-	Drafted       int     `json:"drafted_tokens"`  // looked up, with --lookup
+	Drafted       int     `json:"drafted_tokens"`  // with --lookup or --exact
 	Accepted      int     `json:"accepted_tokens"` // of these, the right ones
+	Verified      int     `json:"verification_passes"`
+	DraftBytes    int64   `json:"draft_cache_bytes"` // beside the cache, with --exact
 
 	FullBytes       int64     `json:"cache_full_bytes"`       // of the context, uncompressed
 	CompressedBytes int64     `json:"cache_compressed_bytes"` // of the context as it is
@@ -312,6 +317,9 @@ func (r *runner) begin(contextText, prompt string) (*model.Session, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := r.exactFlags.check(policy); err != nil {
+		return nil, err
+	}
 	o.Compression = policy
 	if r.Load != "" {
 		if policy != nil && budgeted(policy) {
@@ -385,6 +393,9 @@ func (r *runner) read(o model.SessionOptions, tokens []int32, protected int) (*m
 	}
 	if r.MeasureLoss {
 		o.ProbeLoss = new(model.LossOptions)
+	}
+	if r.Exact {
+		return dialog.ReadContextExact(r.e.ctx, r.m, o, tokens, protected, r.drafts())
 	}
 	s, err := dialog.ReadContext(r.e.ctx, r.m, o, tokens, protected)
 	if err != nil || !r.MeasureLoss {
@@ -510,7 +521,10 @@ func (r *runner) contextDone(s *model.Session, took time.Duration) {
 	for _, l := range st.Layers {
 		x.LayerRatios, x.LayerBytes = append(x.LayerRatios, l.Ratio), append(x.LayerBytes, l.Bytes)
 	}
-	r.result.Policy = s.Policy()
+	x.DraftBytes = st.DraftBytes
+	if r.result.Policy = s.Policy(); r.Exact {
+		r.result.Policy = s.DraftPolicy()
+	}
 }
 
 // budgeted reports whether a policy compresses a context, rather than only while decoding.
@@ -574,7 +588,10 @@ func (r *runner) answer(s *model.Session, contextText, prompt string, sampling m
 	}
 	r.result.Sample = describeSampling(sampling, r.Stop)
 	st := s.Stats()
-	x.FinalBytes, x.Drafted, x.Accepted = st.CacheBytes, st.Drafted, st.Accepted
+	x.FinalBytes, x.Drafted, x.Accepted, x.Verified = st.CacheBytes, st.Drafted, st.Accepted, st.Verified
+	if x.DraftBytes = st.DraftBytes; r.Exact && x.DraftBytes == 0 {
+		r.e.advise(s) // it ended
+	}
 	return err
 }
 
@@ -652,9 +669,12 @@ func (x *runStats) write(w io.Writer, policy *lukv.Policy) {
 	line("prompt", "%s", since(x.PromptMS))
 	line("answer", "%s (%.1f tokens/s)", since(x.DecodeMS), x.DecodeRate)
 	if x.Drafted > 0 {
-		line("lookup", "%d tokens looked up, %d of them right", x.Drafted, x.Accepted)
+		line("drafts", "%s, %d of them right, %d verifying passes", report.Count(x.Drafted, "token"), x.Accepted, x.Verified)
 	}
-	if policy != nil || x.Ratio > 0 {
+	if x.DraftBytes > 0 {
+		line("draft", "%s in the compressed cache", report.Bytes(x.DraftBytes))
+	}
+	if policy != nil && x.DraftBytes == 0 || x.Ratio > 0 {
 		line("cache", "%s full, %s compressed, %s peak, %s at the end",
 			report.Bytes(x.FullBytes), report.Bytes(x.CompressedBytes), report.Bytes(x.PeakBytes), report.Bytes(x.FinalBytes))
 		var kept int64

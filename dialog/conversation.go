@@ -37,6 +37,12 @@ type Conversation struct {
 	MeasureLoss bool
 	Loss        *model.Loss
 
+	// Exact keeps the whole document, so that answers are those of the whole cache to the
+	// bit: a copy that the policy compresses only drafts, Drafts tokens for each pass (0: as
+	// many as pay), see [model.Session.DraftCompressed]. Older turns are not compressed.
+	Exact  bool
+	Drafts int
+
 	// Sampling and Stop apply to future answers.
 	Sampling model.Sampling
 	Stop     []string
@@ -164,6 +170,9 @@ func (c *Conversation) readContext(ctx context.Context, o model.SessionOptions, 
 		c.Loss = &loss
 		return s, err
 	}
+	if document && c.Exact {
+		return ReadContextExact(ctx, c.m, o, tokens, protected, c.Drafts)
+	}
 	measured := document && c.MeasureLoss
 	if measured {
 		o.ProbeLoss = new(model.LossOptions)
@@ -282,7 +291,7 @@ func (c *Conversation) feed(ctx context.Context, prompt chat.Prompt, first *chat
 // turnPolicy returns the policy for older turns, nil without one.
 func (c *Conversation) turnPolicy() *lukv.Policy {
 	p := c.Session.Compression
-	if p == nil || c.KeepTurns <= 0 {
+	if p == nil || c.KeepTurns <= 0 || c.Exact {
 		return nil
 	}
 	turns := *p

@@ -75,6 +75,28 @@ func ReadContextWithin(ctx context.Context, m *model.Model, o model.SessionOptio
 	return s, loss, nil
 }
 
+// ReadContextExact is ReadContext for answers that are the whole cache's to the bit: the
+// session keeps the whole context, and a copy that the policy of o compresses drafts, see
+// [model.Session.DraftCompressed] for drafts. A policy that cannot do so is an error before
+// anything is read.
+func ReadContextExact(ctx context.Context, m *model.Model, o model.SessionOptions, tokens []int32, protected, drafts int) (*model.Session, error) {
+	policy := o.Compression
+	s, err := m.NewSession(o.WithoutCompression())
+	if err != nil {
+		return nil, err
+	}
+	if err = s.DraftCompressed(ctx, model.Span{}, policy, drafts); err == nil {
+		if err = s.Prefill(ctx, tokens); err == nil {
+			err = s.DraftCompressed(ctx, model.Span{From: protected, To: len(tokens)}, policy, drafts)
+		}
+	}
+	if err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
 // Loss measures the loss of a session whose prefill compressed its context with
 // model.SessionOptions.ProbeLoss. Of a context that was not compressed nothing is measured.
 func Loss(ctx context.Context, s *model.Session) (model.Loss, error) {

@@ -157,5 +157,5 @@ func (s *Session) feedPending(ctx context.Context) error {
 	if s.follow(s.pending[0]) {
 		return nil
 	}
-	return s.append(ctx, s.pending[0], MaxDrafts)
+	return s.append(ctx, s.pending[0], mostDrafts)
 }

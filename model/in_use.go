@@ -2,6 +2,7 @@ package model
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 )
@@ -213,5 +214,5 @@ func (s *Session) free() error {
 	s.logits, s.tokens, s.hasLogits = nil, nil, false
 	s.lookup, s.ahead = nil, ahead{}
 	s.giveTokens()
-	return s.cache.Close()
+	return errors.Join(s.closeDrafts(), s.cache.Close())
 }

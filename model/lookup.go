@@ -1,7 +1,6 @@
 package model
 
 import (
-	"fmt"
 	"math/bits"
 	"slices"
 )
@@ -39,13 +38,8 @@ type lookup struct {
 	credit float64
 }
 
-// ahead is what a pass computed beyond a session's last token.
-type ahead struct {
-	tokens []int32   // drafts not taken yet: the cache holds them from Session.pos on
-	logits []float32 // [len(tokens)][Vocab] after each
-	found  []int32   // drafts for the next pass
-	room   []float32 // memory for logits
-}
+func (l *lookup) right() { l.credit = min(creditMost, l.credit+creditRight) }
+func (l *lookup) wrong() {} // it was paid for
 
 const (
 	longestMatch = 32 // most tokens compared
@@ -133,25 +127,19 @@ func (l *lookup) find(dst, tokens []int32, next int32, n int) []int32 {
 
 // lookupOff returns why a session that should look up drafts does not, "" if it does.
 func (s *Session) lookupOff() string {
-	switch {
-	case s.comp != nil && s.comp.decode != nil:
-		return fmt.Sprintf("lookup decoding is off: compression while decoding (%s) looks at every token before the next is known", s.comp.plan.Decoding().Config().Metric.Name)
-	case s.m.dynamicRope():
-		return "lookup decoding is off: dynamic rope scaling rotates a token by the length of the sequence when it is fed"
+	if why := s.cannotDraft(); why != "" {
+		return "lookup decoding is off: " + why
 	}
 	return ""
 }
 
-// draft sets ahead.found to what may follow token, at most n tokens.
-func (s *Session) draft(token int32, n int) {
-	a := &s.ahead
-	a.found = a.found[:0]
-	if n = min(n, MaxDrafts, s.opts.MaxTokens-s.pos-1); n <= 0 || !s.opts.Lookup || s.recorder != nil || s.answer != nil || s.lookupOff() != "" {
+// lookUp sets ahead.found to what followed token before, at most n tokens.
+func (s *Session) lookUp(token int32, n int) {
+	if n = s.mayDraft(min(n, MaxDrafts)); n == 0 || !s.opts.Lookup {
 		return
 	}
 	if s.lookup == nil {
 		s.lookup = &lookup{credit: creditStart}
-		a.found, a.tokens = make([]int32, 0, MaxDrafts), make([]int32, 0, MaxDrafts)
 	}
 	l := s.lookup
 	l.credit = min(creditMost, l.credit+creditToken)
@@ -159,93 +147,9 @@ func (s *Session) draft(token int32, n int) {
 		return
 	}
 	l.learn(s.tokens)
-	a.found = l.find(a.found, s.tokens, token, n)
-	if n = len(a.found); n == 0 {
-		return
-	}
-	if vocab := s.m.cfg.Vocab; a.room == nil {
-		a.room = make([]float32, MaxDrafts*vocab)
-	}
-	if s.takeTokens(1+n) != nil {
-		a.found = a.found[:0]
-		return
-	}
-	l.credit -= float64(n)
-	s.stats.Drafted += n
-}
-
-// undraft gives up the drafts of a pass that is to run without them.
-func (s *Session) undraft() {
-	s.stats.Drafted -= len(s.ahead.found)
-	s.ahead.found = s.ahead.found[:0]
-}
-
-// foresee makes the drafts of a pass, with the logits after each, available to
-// Follow, up to the first whose logits are not finite.
-func (s *Session) foresee(drafts []int32, logits []float32) error {
-	a, vocab := &s.ahead, s.m.cfg.Vocab
-	n := 0
-	for n < len(drafts) && finite(logits[n*vocab:(n+1)*vocab]) {
-		n++
-	}
-	a.tokens = append(a.tokens[:0], drafts[:n]...)
-	a.logits = a.room[:n*vocab]
-	copy(a.logits, logits)
-	if n < len(drafts) {
-		return s.cache.Truncate(int32(s.pos + n))
-	}
-	return nil
-}
-
-// Follow takes token if the last pass computed it ahead (see [Part.Drafts]), and
-// reports whether it did: the session then has the logits after it. If it did not,
-// all drafts are dropped, as with any other call.
-func (s *Session) Follow(token int32) bool {
-	if s.enterAhead() != nil {
-		return false
-	}
-	defer s.leave()
-	return s.follow(token)
-}
-
-// follow is Follow within a call.
-func (s *Session) follow(token int32) bool {
-	a, vocab := &s.ahead, s.m.cfg.Vocab
-	if len(a.tokens) == 0 {
-		return false
-	}
-	if a.tokens[0] != token || len(s.pending) > 0 && s.pending[0] != token || s.ready() != nil {
-		// An error here has made the cache unusable, which the next pass reports.
-		_ = s.dropAhead()
-		return false
-	}
-	s.commit(a.tokens[:1])
-	copy(s.logits, a.logits[:vocab])
-	a.tokens, a.logits = append(a.tokens[:0], a.tokens[1:]...), a.logits[vocab:]
-	s.dropWindows()
-	s.lookup.credit = min(creditMost, s.lookup.credit+creditRight)
-	s.stats.Decoded++
-	s.stats.Accepted++
-	return true
-}
-
-// dropAhead removes the drafts that were not followed from the cache.
-func (s *Session) dropAhead() error {
-	if len(s.ahead.tokens) == 0 {
-		return nil
-	}
-	s.ahead.tokens = s.ahead.tokens[:0]
-	if err := s.cache.Truncate(int32(s.pos)); err != nil {
-		return fmt.Errorf("take drafts back: %w", err)
-	}
-	return nil
-}
-
-// dropWindows gives up the entries that no window reaches any more.
-func (s *Session) dropWindows() {
-	for at, win := range s.m.cfg.Windows {
-		if win > 0 {
-			s.cache.DropBefore(at, int32(s.pos-win+1))
-		}
+	s.ahead.found = l.find(s.ahead.found, s.tokens, token, n)
+	n = len(s.ahead.found)
+	if s.takeDrafts(l, MaxDrafts); len(s.ahead.found) > 0 {
+		l.credit -= float64(n)
 	}
 }

@@ -13,12 +13,15 @@ import (
 // Part is what one session does in a pass: it takes its next token, or with
 // Prefill the next N tokens of that prefill, which must not be layered.
 //
-// After a token, a session with [SessionOptions.Lookup] computes the tokens that it
-// expects next, at most Drafts. It does not take them yet: [Session.Follow] does.
+// After a token, a session with [SessionOptions.Lookup] or [Session.DraftCompressed]
+// computes the tokens that it expects next, at most Drafts. It does not take them yet:
+// [Session.Follow] does. Sampler is the one that will draw them, or nil if the most likely
+// tokens will be taken; it is left as it is.
 type Part struct {
 	Session *Session
 	Token   int32
 	Drafts  int
+	Sampler *Sampler
 	Prefill *Prefilling
 	N       int
 }
@@ -82,8 +85,9 @@ func (m *Model) passParts(ctx context.Context, parts []Part) error {
 		return err
 	}
 	defer m.release()
-	rows, each := 0, false
+	rows, each, prefills := 0, false, false
 	for _, p := range parts {
+		prefills = prefills || p.Prefill != nil
 		each = each || p.Prefill != nil && p.Prefill.f.each != nil
 	}
 	for i, p := range parts {
@@ -94,26 +98,46 @@ func (m *Model) passParts(ctx context.Context, parts []Part) error {
 				if each { // such a pass cannot be repeated
 					drafts = 0
 				}
-				p.Session.draft(p.Token, drafts)
+				p.Session.wantsDrafts(p.Token, drafts, p.Sampler)
 			}
-			rows += 1 + len(p.Session.ahead.found)
 		} else {
 			err = m.takesPiece(p)
-			rows += p.N
 		}
 		if err != nil {
 			return &PartError{i, err}
 		}
 	}
+	err := m.draftAll(ctx, len(parts), func(i int) (*Session, int32) {
+		if parts[i].Prefill != nil {
+			return nil, 0
+		}
+		return parts[i].Session, parts[i].Token
+	})
+	if err != nil {
+		return err
+	}
+	for _, p := range parts {
+		if p.Prefill == nil {
+			rows += 1 + len(p.Session.ahead.found)
+		} else {
+			rows += p.N
+		}
+	}
 	if rows > maxPassRows {
 		return fmt.Errorf("%d tokens, want at most %d", rows, maxPassRows)
 	}
-	err := m.runDrafting(ctx, len(parts), func(i int) part {
+	start := time.Now()
+	err = m.runDrafting(ctx, len(parts), func(i int) part {
 		if f := parts[i].Prefill; f != nil {
 			return part{s: parts[i].Session, f: &f.f, n: parts[i].N}
 		}
 		return decodes(parts[i].Session, parts[i].Token)
 	})
+	for i := range parts {
+		if err == nil && !prefills {
+			parts[i].Session.draftCache.passed(time.Since(start), len(parts))
+		}
+	}
 	var at *PartError
 	if errors.As(err, &at) && parts[at.Part].Prefill != nil {
 		parts[at.Part].Prefill.settle(err)
@@ -507,6 +531,7 @@ func (r *run) commit() error {
 		s.commit(r.tokens[from : from+p.taken()])
 		s.dropWindows()
 		if p.f == nil && n > 1 {
+			s.stats.Verified++
 			if err := s.foresee(r.tokens[from+1:from+n], r.rowsOf(p, n)[r.m.cfg.Vocab:]); err != nil {
 				errs = errors.Join(errs, &PartError{i, err})
 			}

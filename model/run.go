@@ -78,7 +78,7 @@ func (l *runList) get(rows, seqs int, page kernels.PageLayout) (*run, error) {
 		}
 	}
 	if seqs == 1 && rows > 1 {
-		want.rows = max(rows, 1+MaxDrafts) // one for any number of drafts
+		want.rows = max(rows, 1+mostDrafts) // one for any number of drafts
 	}
 	l.mu.Lock()
 	best := -1

@@ -97,6 +97,8 @@ type Session struct {
 	generated  int                 // where the session stands in its generation, pending tokens included
 	sampler    *Sampler            // of Generate
 	lookup     *lookup             // nil before the first draft
+	draftCache *draftCache         // see DraftCompressed
+	slack      int                 // positions that the session can go back in spite of windows
 	ahead      ahead               // computed beyond pos
 	prefilling *Prefilling         // a prefill in pieces that is not done
 	recorder   *oracleRecorder     // oracle measurement in progress
@@ -334,10 +336,14 @@ func (s *Session) Truncate(n int) error {
 	}
 	s.comp.rewind(s, n)
 	s.lookup.forget()
+	err = s.draftCache.rewound(n)
 	s.pos, s.tokens, s.pending, s.hasLogits = n, s.tokens[:n], nil, false
 	s.trimReadings()
 	if n == 0 {
 		s.begin()
+	}
+	if err != nil {
+		return fmt.Errorf("truncate to %d tokens: %w", n, err)
 	}
 	return nil
 }
@@ -351,6 +357,11 @@ func (s *Session) Fork(opts ...ForkOption) (*Session, error) {
 	}
 	defer s.leave()
 	f, err := s.fork(opts...)
+	if err == nil {
+		if f.draftCache, err = s.draftCache.forkFor(f, opts...); err != nil {
+			err = errors.Join(err, f.Close())
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("fork: %w", err)
 	}

@@ -6,8 +6,9 @@ import "time"
 type SessionStats struct {
 	Tokens        int // tokens processed
 	Decoded       int // of these, one at a time
-	Drafted       int // tokens looked up and computed ahead
+	Drafted       int // tokens that were looked up, or drafted by a compressed cache, and computed ahead
 	Accepted      int // of these, those that were right; Decoded counts them too
+	Verified      int // passes that computed tokens ahead
 	ContextTokens int // tokens up to the end of the last span that was compressed, 0 if none was
 
 	PrefillTime time.Duration // scoring and eviction included
@@ -20,6 +21,7 @@ type SessionStats struct {
 	FullEntries int64   // entries that an uncompressed cache would hold
 	CacheBytes  int64   // bytes held now, page slack and positions included
 	DeviceBytes int64   // of these on the model's device
+	DraftBytes  int64   // bytes that the cache that drafts holds besides, see DraftCompressed
 	FullBytes   int64   // bytes that an uncompressed cache would hold
 	PeakBytes   int64   // the most held so far
 	Ratio       float64 // fraction of entries removed: 1 - Entries/FullEntries
@@ -67,6 +69,7 @@ func (s *Session) Stats() SessionStats {
 	}
 	cs := s.cache.Stats()
 	st.CacheBytes, st.PeakBytes, st.DeviceBytes = cs.Bytes, cs.HighWater, cs.DeviceBytes
+	st.DraftBytes = s.draftCache.bytes()
 	if st.FullEntries > 0 {
 		st.Ratio = 1 - float64(st.Entries)/float64(st.FullEntries)
 	}

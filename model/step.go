@@ -52,9 +52,21 @@ func (m *Model) stepParts(ctx context.Context, sessions []*Session, tokens []int
 		if err := m.takes(s, tokens[i]); err != nil {
 			return fmt.Errorf("session %d: %w", i, err)
 		}
-		s.draft(tokens[i], drafts)
+		s.wantsDrafts(tokens[i], drafts, s.sampler)
 	}
-	return m.runDrafting(ctx, len(sessions), func(i int) part { return decodes(sessions[i], tokens[i]) })
+	if drafts > 0 {
+		if err := m.draftAll(ctx, len(sessions), func(i int) (*Session, int32) { return sessions[i], tokens[i] }); err != nil {
+			return err
+		}
+	}
+	start := time.Now()
+	if err := m.runDrafting(ctx, len(sessions), func(i int) part { return decodes(sessions[i], tokens[i]) }); err != nil {
+		return err
+	}
+	for _, s := range sessions {
+		s.draftCache.passed(time.Since(start), len(sessions))
+	}
+	return nil
 }
 
 // Append feeds one token and computes the logits after it.

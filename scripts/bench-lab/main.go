@@ -5,6 +5,7 @@
 //	go run . [flags] operations DEVICE   # operations of an accelerator against its own limits
 //	go run . [flags] start SHAPE|DIR     # from opening a checkpoint to its first token
 //	go run . [flags] lookup MODEL        # decoding with and without lookup drafts
+//	go run . [flags] exact MODEL         # drafts of a compressed cache that are right
 //	go run . [flags] draw SHAPE|MODEL    # sampling, as a share of a decoding step
 //	go run . [flags] busy SHAPE|MODEL    # decoding against processes that compete for processors
 //	go run . [flags] write SHAPE DIR     # a checkpoint of random weights, for lukv bench DIR
@@ -63,7 +64,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, log io.Writer) e
 	flags.IntVar(&s.depth, "depth", 0, "start with N entries in the cache")
 	flags.IntVar(&s.tokens, "tg", 32, "decode N tokens")
 	flags.IntVar(&s.busy, "busy", 3, "number of competing processes")
-	flags.IntVar(&s.items, "n", 100, "number of prompts of each set for lookup")
+	flags.IntVar(&s.items, "n", 100, "number of prompts of each set for lookup and exact")
 	weights := flags.String("weights", "bf16", "type of random weights: f32, f16 or bf16")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -102,10 +103,10 @@ func (s *settings) measure(ctx context.Context, args []string) (any, error) {
 		return s.write(ctx, args[1], args[2])
 	}
 	commands := map[string]func(context.Context, string) (any, error){
-		"operations": s.operations, "start": s.start, "lookup": s.lookup, "draw": s.draw, "busy": s.contend,
+		"operations": s.operations, "start": s.start, "lookup": s.lookup, "exact": s.exact, "draw": s.draw, "busy": s.contend,
 	}
 	if len(args) != 2 || commands[args[0]] == nil {
-		return nil, fmt.Errorf("found arguments %q, expected a command and its argument: operations DEVICE, start, lookup, draw or busy MODEL, write SHAPE DIR", args)
+		return nil, fmt.Errorf("found arguments %q, expected a command and its argument: operations DEVICE, start, lookup, exact, draw or busy MODEL, write SHAPE DIR", args)
 	}
 	return commands[args[0]](ctx, args[1])
 }
