@@ -68,7 +68,7 @@ func (a *int8Tile) run(t tensor.Type) {
 }
 
 // panelsFrom is the fewest rows of x for which panels pay off.
-const panelsFrom = 6
+const panelsFrom = 2
 
 // matMulInt8Asm computes as many rows of w as it can and returns the first that is left.
 func (c CPU) matMulInt8Asm(dst []float32, ldd int, x *int8Rows, n int, w *Matrix, lo, hi int) int {

@@ -1,0 +1,58 @@
+// A routine that multiplies tiles of rows of activations by a panel. The including file defines
+// NAME; TILEROWS, 2, 4 or 6; NEXTROW, which sets DX to the bytes of that many rows; and ROWS23
+// and ROWS45.
+
+// func NAME(a *int8PanelTile)
+TEXT NAME(SB), NOSPLIT, $0-8
+	ROWS
+tile:
+	TILE
+	ZEROSUMS
+	MOVQ int8PanelTile_groups(R14), AX
+	MOVQ int8PanelTile_kind(R14), CX
+	CMPQ CX, $const_int8Wide16
+	JEQ wide16
+	CMPQ CX, $const_int8Wide32
+	JEQ wide32
+	CMPQ CX, $const_int8Chain
+	JEQ chain
+	LIFT(lift, flat)
+	CMPQ CX, $const_int8Narrow16
+	JEQ narrow16
+	GROUPS(narrow32, QUADS32, 32, NARROW)
+	JMP results
+	GROUPS(narrow16, QUADS16, 16, NARROW)
+	JMP results
+	GROUPS(wide32, QUADS32, 32, WIDE)
+	JMP results
+	GROUPS(wide16, QUADS16, 16, WIDE)
+results:
+	RESULTS
+	MINIMA(pair, none)
+next:
+	NEXTROW
+	ADDQ DX, R15
+	ADDQ $(128*TILEROWS), R13
+	SUBQ $TILEROWS, int8PanelTile_rows(R14)
+	JG tile
+	VZEROUPPER
+	RET
+
+chain:
+	START
+	QUADS32
+	ADDQ $1024, DI
+	ADDQ $32, BX
+	TERMS
+	CMPQ int8PanelTile_pairs(R14), $0
+	JEQ simple
+	MOVL $0x3c000000, R11 // 2^-7
+	VPBROADCASTD R11, Z31
+	LEASTS
+simple:
+	ADDQ $128, DX
+	ADDQ $4, R12
+	DECQ AX
+	JNZ chain
+	CHAINENDS
+	JMP next
