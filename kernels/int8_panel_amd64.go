@@ -69,6 +69,9 @@ type int8PanelTile struct {
 	kind, groups         int
 	pairs                int // of groups that have minima; 0: the type has none
 	lift                 int // 1: the panel has it
+
+	ahead uintptr // what is prefetched, each bytes further for every group
+	each  int
 }
 
 // The routines multiply six, four or two rows at a time.
@@ -155,55 +158,131 @@ var (
 	_ [unsafe.Sizeof(scratch{}.x) - unsafe.Sizeof(int8Strip{})]byte
 )
 
+// int8ManyRows is the number of rows of activations from which panels are multiplied together:
+// they leave the second-level cache before the next panel comes.
+const int8ManyRows = 64
+
 // int8Panels multiplies by panels.
 func (c CPU) int8Panels(dst []float32, ldd int, x *int8Rows, n int, w *Matrix, lo, hi int) {
 	s := scratches.Get().(*scratch)
 	defer scratches.Put(s)
-	room := (*int8Room)(unsafe.Pointer(&s.sums))
 	const most = len(s.w) / int8PanelRows / int8TileRows * int8TileRows
 	for from := 0; from < n; from += most {
-		rows := min(most, n-from)
-		acc := s.w[:(rows+int8TileRows-1)/int8TileRows*int8TileRows*int8PanelRows]
-		for o := lo; o < hi; o += int8PanelRows {
-			outs := min(int8PanelRows, hi-o)
-			clear(acc)
-			for k := 0; k < w.Cols; k += 256 {
-				c.packInt8(room, w, o, outs, k)
-				tileInt8(&room.panel, acc, x, from, rows, k, w)
-			}
-			for r := range rows {
-				copy(dst[(from+r)*ldd+o:][:outs], acc[r*int8PanelRows:])
-			}
+		p := c.newInt8Product(s, x, from, min(most, n-from), w)
+		for o := lo; o < hi; o += p.together * int8PanelRows {
+			p.run(dst[from*ldd:], ldd, o, min(hi, o+p.together*int8PanelRows))
 		}
 	}
 }
 
-// packInt8 unpacks up to 256 columns of outs rows of w.
-func (c CPU) packInt8(room *int8Room, w *Matrix, o, outs, k int) {
+// int8Product is a product of n rows of activations by panels of w.
+type int8Product struct {
+	c         CPU
+	w         *Matrix
+	n         int
+	row, size int // bytes of a row of w, and of 256 columns of it
+	together  int // panels that are multiplied together
+
+	room *int8Room
+	acc  []float32     // [together][rows][32]
+	each int           // elements of acc from one panel to the next
+	pack int8Pack      // what all panels have in common
+	tile int8PanelTile // the same, at column 0
+	less int           // bytes of less from 256 columns to the next
+	sums int           // of sums
+
+	ahead int // bytes of w that are prefetched with every tile
+}
+
+func (c CPU) newInt8Product(s *scratch, x *int8Rows, from, n int, w *Matrix) int8Product {
 	t := w.Type
-	n := min(256, w.Cols-k) / t.Block()
-	row, size := t.Bytes(w.Cols), t.Bytes(n*t.Block())
-	src := w.Data[o*row+t.Bytes(k):]
-	a := int8Pack{panel: &room.panel, src: unsafe.Pointer(&src[0]), stride: row, step: t.Bytes(t.Block())}
-	// The next panel, whose rows are one range of memory, from its beginning to its end.
-	a.ahead = uintptr(unsafe.Pointer(unsafe.SliceData(w.Data))) + uintptr((o+int8PanelRows)*row+int8PanelRows*t.Bytes(k))
-	if outs < int8PanelRows || size < t.Bytes(256) {
-		for i := range outs {
-			copy(room.rows[i][:size], src[i*row:])
-		}
-		a.src, a.stride = unsafe.Pointer(&room.rows), len(room.rows[0])
+	p := int8Product{
+		c: c, w: w, n: n, row: t.Bytes(w.Cols), size: t.Bytes(256), together: 1,
+		room: (*int8Room)(unsafe.Pointer(&s.sums)), acc: s.w[:],
 	}
-	c.packIntegers(room, a, n, t)
-	if t.Block() == 32 {
-		a.packFloats(room, n, t)
+	tiles := (n + int8TileRows - 1) / int8TileRows
+	p.each = tiles * int8TileRows * int8PanelRows
+	if n >= int8ManyRows {
+		p.together = len(p.acc) / p.each
 	} else {
-		a.packGroups(room, t)
+		p.ahead = min(int8PanelRows*p.size/tiles, 2048) // 32 lines
+	}
+	p.pack = int8Pack{panel: &p.room.panel, step: t.Bytes(t.Block())}
+	kind, group := int8KindOf(t)
+	a := &p.tile
+	*a = int8PanelTile{panel: &p.room.panel, stride: x.stride, kind: kind, groups: 8}
+	a.q, a.scale = x.at(from, 0), x.at(from, x.scales())
+	a.less, p.less = x.at(from, x.less32()), 32
+	a.sums, p.sums = x.at(from, x.sums32()), 16
+	if kind == int8Narrow16 || kind == int8Wide16 {
+		a.less, p.less, a.groups = x.at(from, x.less16()), 64, 16
+	}
+	if group == 16 {
+		a.sums, p.sums = x.at(from, x.sums16()), 32
+	}
+	if hasMinima(t) {
+		a.pairs = 128 / group
+	}
+	if t == tensor.Q4_K || t == tensor.Q5_K {
+		a.lift = 1
+	}
+	return p
+}
+
+// run multiplies rows lo to hi of w, of as many panels as are multiplied together.
+func (p *int8Product) run(dst []float32, ldd, lo, hi int) {
+	panels := (hi - lo + int8PanelRows - 1) / int8PanelRows
+	acc := p.acc[:panels*p.each]
+	clear(acc)
+	// The rows of the next panels are one range of memory, prefetched from its beginning to its
+	// end.
+	ahead := uintptr(unsafe.Pointer(unsafe.SliceData(p.w.Data))) + uintptr(panels*int8PanelRows*p.row+lo*p.row)
+	for k := 0; k < p.w.Cols; k += 256 {
+		for i := range panels {
+			o := lo + i*int8PanelRows
+			p.pack.ahead, p.tile.ahead = ahead, ahead+uintptr(int8PanelRows*p.size-p.aheadTiles())
+			p.makePanel(o, min(int8PanelRows, hi-o), k)
+			p.multiply(acc[i*p.each:(i+1)*p.each], k)
+			ahead += uintptr(int8PanelRows * p.size)
+		}
+	}
+	for i := range panels {
+		o := lo + i*int8PanelRows
+		for r := range p.n {
+			copy(dst[r*ldd+o:][:min(int8PanelRows, hi-o)], acc[i*p.each+r*int8PanelRows:])
+		}
+	}
+}
+
+// aheadTiles returns the bytes of w that are prefetched with all tiles of a panel.
+func (p *int8Product) aheadTiles() int {
+	return p.ahead * (p.each / (int8TileRows * int8PanelRows))
+}
+
+// makePanel unpacks up to 256 columns of outs rows of w.
+func (p *int8Product) makePanel(o, outs, k int) {
+	t, a := p.w.Type, p.pack
+	n := min(256, p.w.Cols-k) / t.Block()
+	a.src, a.stride = unsafe.Pointer(&p.w.Data[o*p.row+k/256*p.size]), p.row
+	if outs < int8PanelRows || n*t.Block() < 256 {
+		size := t.Bytes(n * t.Block())
+		for i := range outs {
+			copy(p.room.rows[i][:size], a.rowBytes(i, size))
+		}
+		a.src, a.stride = unsafe.Pointer(&p.room.rows), len(p.room.rows[0])
+	}
+	p.packIntegers(a, n)
+	if t.Block() == 32 {
+		a.packFloats(p.room, n, t)
+	} else {
+		a.packGroups(p.room, t)
 	}
 }
 
 // packIntegers makes the integers of n blocks of every row.
-func (c CPU) packIntegers(room *int8Room, a int8Pack, n int, t tensor.Type) {
-	bytes := int8PanelRows / 2 * t.Bytes(256)
+func (p *int8Product) packIntegers(a int8Pack, n int) {
+	t := p.w.Type
+	bytes := (int8PanelRows*p.size - p.aheadTiles()) / 2
 	a.each = bytes / 8
 	levels, first := t.Levels()
 	switch t {
@@ -227,16 +306,16 @@ func (c CPU) packIntegers(room *int8Room, a int8Pack, n int, t tensor.Type) {
 		a.each = bytes / 12
 		int8PackQ6_KAVX512(&a)
 	default:
-		for i := range room.integers {
-			c.unpackIntegers(&room.integers[i], a.row(i, t.Bytes(n*t.Block())), n, t)
+		for i := range p.room.integers {
+			p.c.unpackIntegers(&p.room.integers[i], a.rowBytes(i, n*a.step), n, t)
 		}
-		a.src, a.stride, a.step, a.each = unsafe.Pointer(&room.integers), 256, 32, bytes/16
+		a.src, a.stride, a.step, a.each = unsafe.Pointer(&p.room.integers), 256, 32, bytes/16
 		int8PackBytesAVX512(&a)
 	}
 }
 
-// row returns the first n bytes of row i.
-func (a *int8Pack) row(i, n int) []byte {
+// rowBytes returns the first n bytes of row i.
+func (a *int8Pack) rowBytes(i, n int) []byte {
 	return unsafe.Slice((*byte)(unsafe.Add(a.src, i*a.stride)), n)
 }
 
@@ -252,7 +331,7 @@ func (a *int8Pack) packFloats(room *int8Room, n int, t tensor.Type) {
 	}
 	d, u := (*[8][int8PanelRows]float32)(unsafe.Pointer(&p.scale)), &room.blocks[0]
 	for i := range int8PanelRows {
-		b := a.row(i, n*a.step)
+		b := a.rowBytes(i, n*a.step)
 		for g := range n {
 			t.UnpackScales(u, b[g*a.step:])
 			d[g][i] = u.D
@@ -279,7 +358,7 @@ func (a int8Pack) packGroups(room *int8Room, t tensor.Type) {
 	size := t.Bytes(256)
 	for i := range room.blocks {
 		u := &room.blocks[i]
-		t.UnpackScales(u, a.row(i, size))
+		t.UnpackScales(u, a.rowBytes(i, size))
 		p.d[i], p.min[i] = u.D, u.Min
 	}
 	first := &room.blocks[0]
@@ -294,51 +373,44 @@ func (a int8Pack) packGroups(room *int8Room, t tensor.Type) {
 	}
 }
 
-// tileInt8 multiplies a panel, at column k of w, by n rows of x, from row from on.
-func tileInt8(p *int8Panel, acc []float32, x *int8Rows, from, n, k int, w *Matrix) {
-	kind, group := int8KindOf(w.Type)
-	a := int8PanelTile{panel: p, stride: x.stride, kind: kind}
-	less, sums := x.less32()+k/8, x.sums32()+k/16
-	switch kind {
-	case int8Chain:
-		a.groups = min(256, w.Cols-k) / 32
-	case int8Narrow16, int8Wide16:
-		a.groups, less = 16, x.less16()+k/4
-	default:
-		a.groups = 8
+// multiply multiplies the panel, at column k of w, by all rows.
+func (p *int8Product) multiply(acc []float32, k int) {
+	a, block := p.tile, k/256
+	a.each = p.ahead / a.groups
+	if a.kind == int8Chain {
+		a.groups = min(256, p.w.Cols-k) / 32
+		a.scale = unsafe.Add(a.scale, 32*block)
+	} else {
+		a.scale = unsafe.Add(a.scale, 4*block)
 	}
-	if group == 16 {
-		sums = x.sums16() + k/8
-	}
-	if hasMinima(w.Type) {
-		a.pairs = 128 / group
-	}
-	if w.Type == tensor.Q4_K || w.Type == tensor.Q5_K {
-		a.lift = 1
-	}
-	for n > 0 {
-		a.q, a.less, a.sums = x.at(from, k), x.at(from, less), x.at(from, sums)
-		a.scale, a.acc = x.at(from, x.scales()+4*k/x.block), unsafe.Pointer(&acc[0])
+	a.q = unsafe.Add(a.q, 256*block)
+	a.less = unsafe.Add(a.less, p.less*block)
+	a.sums = unsafe.Add(a.sums, p.sums*block)
+	for n := p.n; n > 0; {
+		a.acc = unsafe.Pointer(&acc[0])
 		rows := a.multiply(n)
-		acc, from, n = acc[min(rows*int8PanelRows, len(acc)):], from+rows, n-rows
+		if n -= rows; n > 0 {
+			acc = acc[rows*int8PanelRows:]
+			skip := rows * a.stride
+			a.q, a.less = unsafe.Add(a.q, skip), unsafe.Add(a.less, skip)
+			a.sums, a.scale = unsafe.Add(a.sums, skip), unsafe.Add(a.scale, skip)
+		}
 	}
 }
 
 // multiply multiplies n rows or the first of them, and returns how many.
 func (a *int8PanelTile) multiply(n int) int {
-	switch a.rows = n / 6 * 6; {
+	switch {
 	case n <= 2:
-		a.rows = 2
+		n, a.rows = 2, 2
 		int8Panel2AVX512(a)
-		return 2
 	case n <= 4:
-		a.rows = 4
+		n, a.rows = 4, 4
 		int8Panel4AVX512(a)
-		return 4
-	case n <= 6:
-		a.rows = 6
+	default:
+		n = max(1, n/6) * 6
+		a.rows = n
+		int8Panel6AVX512(a)
 	}
-	rows := a.rows
-	int8Panel6AVX512(a)
-	return rows
+	return n
 }

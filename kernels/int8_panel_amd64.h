@@ -15,18 +15,19 @@ tile:
 	CMPQ CX, $const_int8Wide32
 	JEQ wide32
 	CMPQ CX, $const_int8Chain
-	JEQ chain
+	JEQ chains
 	LIFT(lift, flat)
 	CMPQ CX, $const_int8Narrow16
 	JEQ narrow16
-	GROUPS(narrow32, QUADS32, 32, NARROW)
+	GROUPS(narrow32, narrower32, QUADS32, 32, NARROW)
 	JMP results
-	GROUPS(narrow16, QUADS16, 16, NARROW)
+	GROUPS(narrow16, narrower16, QUADS16, 16, NARROW)
 	JMP results
-	GROUPS(wide32, QUADS32, 32, WIDE)
+	GROUPS(wide32, wider32, QUADS32, 32, WIDE)
 	JMP results
-	GROUPS(wide16, QUADS16, 16, WIDE)
+	GROUPS(wide16, wider16, QUADS16, 16, WIDE)
 results:
+	MOVQ R11, int8PanelTile_ahead(R14)
 	RESULTS
 	MINIMA(pair, none)
 next:
@@ -38,6 +39,8 @@ next:
 	VZEROUPPER
 	RET
 
+chains:
+	MOVQ int8PanelTile_ahead(R14), R11
 chain:
 	START
 	QUADS32
@@ -46,13 +49,15 @@ chain:
 	TERMS
 	CMPQ int8PanelTile_pairs(R14), $0
 	JEQ simple
-	MOVL $0x3c000000, R11 // 2^-7
-	VPBROADCASTD R11, Z31
+	MOVL $0x3c000000, CX // 2^-7
+	VPBROADCASTD CX, Z31
 	LEASTS
 simple:
+	ADDQ int8PanelTile_each(R14), R11
 	ADDQ $128, DX
 	ADDQ $4, R12
 	DECQ AX
 	JNZ chain
+	MOVQ R11, int8PanelTile_ahead(R14)
 	CHAINENDS
 	JMP next

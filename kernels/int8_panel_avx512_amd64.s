@@ -57,18 +57,25 @@
 	ROWS23(DOT((4*k)(BX)(R8*2), Z28, Z4, Z5); DOT((4*k)(BX)(R9*1), Z29, Z6, Z7)); \
 	ROWS45(DOT((4*k)(BX)(R8*4), Z30, Z8, Z9); DOT((4*k)(BX)(R10*1), Z31, Z10, Z11))
 
+// QUADS16 and QUADS32 add those of 16 and 32, and prefetch.
 #define QUADS16 \
 	QUAD(0); \
+	PREFETCHT1 (R11); \
 	QUAD(1); \
 	QUAD(2); \
+	PREFETCHT1 SPACING(R11); \
 	QUAD(3)
 
 #define QUADS32 \
 	QUADS16; \
 	QUAD(4); \
+	PREFETCHT1 (2*SPACING)(R11); \
 	QUAD(5); \
 	QUAD(6); \
+	PREFETCHT1 (3*SPACING)(R11); \
 	QUAD(7)
+
+#define SPACING 64
 
 // WIDE adds x times its scales to sum, NARROW where they fit 16 bits.
 #define WIDE(x, scale, sum) \
@@ -223,12 +230,15 @@ none:
 	VMOVUPS hi, (128*row+64)(R13)
 
 // GROUPS adds the products of all groups of 32 or 16 columns.
-#define GROUPS(group, QUADS, columns, SCALED) \
+#define GROUPS(enter, group, QUADS, columns, SCALED) \
+enter: \
+	MOVQ int8PanelTile_ahead(R14), R11; \
 group: \
 	START; \
 	QUADS; \
 	ADDQ $(32*columns), DI; \
 	ADDQ $columns, BX; \
+	ADDQ int8PanelTile_each(R14), R11; \
 	SCALES(SCALED); \
 	DECQ AX; \
 	JNZ group
