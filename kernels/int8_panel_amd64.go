@@ -8,7 +8,7 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// Products of two rows and more on AVX-512 with VNNI. A panel of weights is unpacked once and
+// Products on AVX-512 with VNNI but for single rows by types that have a routine of their own. A panel of weights is unpacked once and
 // multiplied by all rows of activations, six at a time.
 
 // int8PanelRows is the number of rows of weights in a panel.
@@ -151,11 +151,10 @@ type int8Room struct {
 	blocks   [int8PanelRows]tensor.Quants // scales and minima alone
 }
 
-// Rooms are made in scratch.sums, quads and strips in scratch.x.
+// Rooms are made in scratch.sums, quads in scratch.x.
 var (
 	_ [unsafe.Sizeof(scratch{}.sums) - unsafe.Sizeof(int8Room{})]byte
 	_ [unsafe.Sizeof(scratch{}.x) - unsafe.Sizeof(int8QuadRoom{})]byte
-	_ [unsafe.Sizeof(scratch{}.x) - unsafe.Sizeof(int8Strip{})]byte
 )
 
 // int8ManyRows is the number of rows of activations from which panels are multiplied together:
