@@ -41,16 +41,17 @@ next:
 
 chains:
 	MOVQ int8PanelTile_ahead(R14), R11
+	AFTER(BX)
 chain:
 	START
 	QUADS32
 	ADDQ $1024, DI
 	ADDQ $32, BX
+	ADDQ $32, CX
 	TERMS
 	CMPQ int8PanelTile_pairs(R14), $0
 	JEQ simple
-	MOVL $0x3c000000, CX // 2^-7
-	VPBROADCASTD CX, Z31
+	VPBROADCASTD int8Seventh<>(SB), Z31
 	LEASTS
 simple:
 	ADDQ int8PanelTile_each(R14), R11

@@ -29,11 +29,26 @@
 	MOVQ int8PanelTile_scale(R14), R12; \
 	ADDQ R15, R12; \
 	MOVQ int8PanelTile_panel(R14), DI; \
+	ROWS45(AFTER(SI); NEXTROWS; AFTER(R12); NEXTROWS); \
 	LEAQ int8Panel_scale(DI), DX
 
 #define BOTH(from, lo, hi) \
 	VPBROADCASTD from, lo; \
 	VMOVDQA64 lo, hi
+
+// NEXTROWS prefetches six rows, the next tile's, from CX on.
+#define NEXTROWS \
+	PREFETCHT0 (CX); \
+	PREFETCHT0 (CX)(R8*1); \
+	PREFETCHT0 (CX)(R8*2); \
+	PREFETCHT0 (CX)(R9*1); \
+	PREFETCHT0 (CX)(R8*4); \
+	PREFETCHT0 (CX)(R10*1)
+
+// AFTER sets CX to the next tile's place of at.
+#define AFTER(at) \
+	LEAQ (R8)(R10*1), CX; \
+	ADDQ at, CX
 
 // START sets Z0 to Z11, two registers a row, to the sums of a group that w + 128 adds, negated.
 #define START \
@@ -41,6 +56,7 @@
 	BOTH((SI)(R8*1), Z2, Z3); \
 	ROWS23(BOTH((SI)(R8*2), Z4, Z5); BOTH((SI)(R9*1), Z6, Z7)); \
 	ROWS45(BOTH((SI)(R8*4), Z8, Z9); BOTH((SI)(R10*1), Z10, Z11)); \
+	ROWS45(NEXTROWS); \
 	ADDQ $4, SI
 
 #define DOT(from, tmp, lo, hi) \
@@ -233,11 +249,13 @@ none:
 #define GROUPS(enter, group, QUADS, columns, SCALED) \
 enter: \
 	MOVQ int8PanelTile_ahead(R14), R11; \
+	AFTER(BX); \
 group: \
 	START; \
 	QUADS; \
 	ADDQ $(32*columns), DI; \
 	ADDQ $columns, BX; \
+	ADDQ $columns, CX; \
 	ADDQ int8PanelTile_each(R14), R11; \
 	SCALES(SCALED); \
 	DECQ AX; \
@@ -265,6 +283,9 @@ group: \
 	CHAINEND(1, Z14, Z15); \
 	ROWS23(CHAINEND(2, Z16, Z17); CHAINEND(3, Z18, Z19)); \
 	ROWS45(CHAINEND(4, Z20, Z21); CHAINEND(5, Z22, Z23))
+
+DATA int8Seventh<>+0(SB)/4, $0x3c000000 // 2^-7
+GLOBL int8Seventh<>(SB), RODATA|NOPTR, $4
 
 #define NAME ·int8Panel6AVX512
 #define TILEROWS 6
