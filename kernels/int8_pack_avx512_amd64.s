@@ -71,13 +71,12 @@
 	VPUNPCKLQDQ Z7, Z5, c; \
 	VPUNPCKHQDQ Z7, Z5, d
 
-// AHEAD prefetches the four lines that a load of sixteen rows takes, and one more.
+// AHEAD prefetches the first three of the four lines or so that sixteen rows of 16 bytes are: processors
+// fetch lines in pairs.
 #define AHEAD \
 	PREFETCHT1 (R13); \
 	PREFETCHT1 64(R13); \
 	PREFETCHT1 128(R13); \
-	PREFETCHT1 192(R13); \
-	PREFETCHT1 256(R13); \
 	ADDQ R14, R13
 
 // QUADS sets Z0 to Z3 to four bytes each of sixteen rows.

@@ -30,12 +30,12 @@ type int8Panel struct {
 // How the integer sums of a panel are scaled: the kinds of panels.
 const (
 	int8Chain  = iota // one group a block of 32: f32 follow
-	int8Wide16        // groups of 16: a product of 32 bits
-	int8Wide32
+	int8Wide32        // groups of 32: a product of 32 bits
 
-	// The sum of a group fits 16 bits, where one instruction multiplies by the scale and adds. The
-	// integers of Q4_K and Q5_K are lowered by 8 and 16 for that; lift has their scales, times
-	// 8 and 16, to make up for it.
+	// The sums of 8, 16 or 32 columns fit 16 bits, where one instruction multiplies by the scale
+	// and adds. The integers of Q4_K and Q5_K are lowered by 8 and 16 for that; lift has their
+	// scales, times 8 and 16, to make up for it.
+	int8Narrow8 // scales are for 16
 	int8Narrow16
 	int8Narrow32
 )
@@ -45,7 +45,7 @@ const (
 func int8KindOf(t tensor.Type) (kind, group int) {
 	switch t {
 	case tensor.Q6_K:
-		return int8Wide16, 16
+		return int8Narrow8, 16
 	case tensor.IQ4_XS:
 		return int8Wide32, 32
 	case tensor.Q2_K, tensor.Q3_K:
@@ -97,7 +97,7 @@ type int8Pack struct {
 	levels *[16]int8
 	upper  int
 
-	// What is prefetched: with every 16 bytes of 16 rows five lines from ahead on, which moves
+	// What is prefetched: with every 16 bytes of 16 rows three lines from ahead on, which moves
 	// by each bytes. Nothing is read through it.
 	ahead uintptr
 	each  int
@@ -213,7 +213,10 @@ func (c CPU) newInt8Product(s *scratch, x *int8Rows, from, n int, w *Matrix) int
 	a.q, a.scale = x.at(from, 0), x.at(from, x.scales())
 	a.less, p.less = x.at(from, x.less32()), 32
 	a.sums, p.sums = x.at(from, x.sums32()), 16
-	if kind == int8Narrow16 || kind == int8Wide16 {
+	switch kind {
+	case int8Narrow8:
+		a.less, p.less, a.groups = x.at(from, x.less8()), 128, 16
+	case int8Narrow16:
 		a.less, p.less, a.groups = x.at(from, x.less16()), 64, 16
 	}
 	if group == 16 {
@@ -351,7 +354,7 @@ func (a int8Pack) packGroups(room *int8Room, t tensor.Type) {
 		return
 	case tensor.Q6_K:
 		int8PackHalvesAVX512(&a, unsafe.Pointer(&p.d), 208, 1, 0)
-		int8PackScalesAVX512(&a, scale, 192, 128, -1)
+		int8PackScalesAVX512(&a, scale, 192, 128, 0xffff)
 		return
 	}
 	size := t.Bytes(256)

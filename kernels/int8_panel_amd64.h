@@ -10,8 +10,8 @@ tile:
 	ZEROSUMS
 	MOVQ int8PanelTile_groups(R14), AX
 	MOVQ int8PanelTile_kind(R14), CX
-	CMPQ CX, $const_int8Wide16
-	JEQ wide16
+	CMPQ CX, $const_int8Narrow8
+	JEQ narrow8
 	CMPQ CX, $const_int8Wide32
 	JEQ wide32
 	CMPQ CX, $const_int8Chain
@@ -25,7 +25,7 @@ tile:
 	JMP results
 	GROUPS(wide32, wider32, QUADS32, 32, WIDE)
 	JMP results
-	GROUPS(wide16, wider16, QUADS16, 16, WIDE)
+	EIGHTS(narrow8, narrower8)
 results:
 	MOVQ R11, int8PanelTile_ahead(R14)
 	RESULTS
@@ -44,6 +44,7 @@ chains:
 	AFTER(BX)
 chain:
 	START
+	ROWS45(NEXTROWS)
 	QUADS32
 	ADDQ $1024, DI
 	ADDQ $32, BX

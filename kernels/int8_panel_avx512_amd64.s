@@ -56,7 +56,6 @@
 	BOTH((SI)(R8*1), Z2, Z3); \
 	ROWS23(BOTH((SI)(R8*2), Z4, Z5); BOTH((SI)(R9*1), Z6, Z7)); \
 	ROWS45(BOTH((SI)(R8*4), Z8, Z9); BOTH((SI)(R10*1), Z10, Z11)); \
-	ROWS45(NEXTROWS); \
 	ADDQ $4, SI
 
 #define DOT(from, tmp, lo, hi) \
@@ -245,6 +244,31 @@ none:
 	VMOVUPS lo, (128*row)(R13); \
 	VMOVUPS hi, (128*row+64)(R13)
 
+// EIGHTS adds the products of all groups of 16 columns, in halves.
+#define EIGHTS(enter, group) \
+enter: \
+	MOVQ int8PanelTile_ahead(R14), R11; \
+	AFTER(BX); \
+group: \
+	START; \
+	QUAD(0); \
+	PREFETCHT1 (R11); \
+	QUAD(1); \
+	SCALES(NARROW); \
+	SUBQ $128, DX; \
+	START; \
+	ROWS45(NEXTROWS); \
+	QUAD(2); \
+	PREFETCHT1 SPACING(R11); \
+	QUAD(3); \
+	ADDQ $512, DI; \
+	ADDQ $16, BX; \
+	ADDQ $16, CX; \
+	ADDQ int8PanelTile_each(R14), R11; \
+	SCALES(NARROW); \
+	DECQ AX; \
+	JNZ group
+
 // GROUPS adds the products of all groups of 32 or 16 columns.
 #define GROUPS(enter, group, QUADS, columns, SCALED) \
 enter: \
@@ -252,6 +276,7 @@ enter: \
 	AFTER(BX); \
 group: \
 	START; \
+	ROWS45(NEXTROWS); \
 	QUADS; \
 	ADDQ $(32*columns), DI; \
 	ADDQ $columns, BX; \
