@@ -8,7 +8,7 @@
 //
 // Registers: AX the argument, DX the half of the panel; SI, R10, R11 and R12 rows 0, 4, 8 and
 // 12, R8 the bytes from one row to the next, R9 three times that; DI the integers of the panel;
-// R13 what is prefetched, R14 further by that much for every 16 bytes of sixteen rows.
+// R13 the address to prefetch, which moves by R14 for every 16 bytes of sixteen rows.
 
 #define ARGUMENT \
 	MOVQ a+0(FP), AX; \
@@ -179,7 +179,7 @@ pair:
 	VMOVDQU64 x, at(DI); \
 	VMOVDQU64 Z8, (1024+at)(DI)
 
-// UPPER moves what QUADS has made.
+// UPPER moves the results of QUADS.
 #define UPPER(a, b, c, d) \
 	VMOVDQA64 Z0, a; \
 	VMOVDQA64 Z1, b; \

@@ -70,7 +70,7 @@ type int8PanelTile struct {
 	pairs                int // of groups that have minima; 0: the type has none
 	lift                 int // 1: the panel has it
 
-	ahead uintptr // what is prefetched, each bytes further for every group
+	ahead uintptr // the address to prefetch, each bytes further for every group
 	each  int
 }
 
@@ -97,8 +97,8 @@ type int8Pack struct {
 	levels *[16]int8
 	upper  int
 
-	// What is prefetched: with every 16 bytes of 16 rows three lines from ahead on, which moves
-	// by each bytes. Nothing is read through it.
+	// With every 16 bytes of 16 rows three lines are prefetched from ahead on, which moves by each
+	// bytes. Nothing is read through it.
 	ahead uintptr
 	each  int
 }
@@ -185,7 +185,7 @@ type int8Product struct {
 	room *int8Room
 	acc  []float32     // [together][rows][32]
 	each int           // elements of acc from one panel to the next
-	pack int8Pack      // what all panels have in common
+	pack int8Pack      // as far as it is the same for all panels
 	tile int8PanelTile // the same, at column 0
 	less int           // bytes of less from 256 columns to the next
 	sums int           // of sums
@@ -322,12 +322,12 @@ func (a *int8Pack) rowBytes(i, n int) []byte {
 }
 
 // packFloats sets D and Min of n blocks of 32.
-func (a *int8Pack) packFloats(room *int8Room, n int, t tensor.Type) {
+func (a int8Pack) packFloats(room *int8Room, n int, t tensor.Type) {
 	p := a.panel
 	if t != tensor.MXFP4 {
-		int8PackHalvesAVX512(a, unsafe.Pointer(&p.scale), 0, n, 0)
+		int8PackHalvesAVX512(&a, unsafe.Pointer(&p.scale), 0, n, 0)
 		if hasMinima(t) {
-			int8PackHalvesAVX512(a, unsafe.Pointer(&p.least), 2, n, 1<<31)
+			int8PackHalvesAVX512(&a, unsafe.Pointer(&p.least), 2, n, 1<<31)
 		}
 		return
 	}
@@ -341,7 +341,7 @@ func (a *int8Pack) packFloats(room *int8Room, n int, t tensor.Type) {
 	}
 }
 
-// packGroups sets what blocks of 256 have beside integers.
+// packGroups sets scales and minima of blocks of 256.
 func (a int8Pack) packGroups(room *int8Room, t tensor.Type) {
 	p := a.panel
 	scale, least := unsafe.Pointer(&p.scale), unsafe.Pointer(&p.least)

@@ -4,13 +4,14 @@
 #include "go_asm.h"
 
 // Two, four or six rows of activations as 8-bit integers by a panel: 256 columns (at most) of 32
-// rows of weights, unpacked; see int8Panel. The lanes of a register are 16 rows of weights. What
-// is within ROWS23 and ROWS45 is for the routines that have such rows.
+// rows of weights, unpacked; see int8Panel. The lanes of a register are 16 rows of weights.
+// ROWS23 and ROWS45 hold the instructions of rows 2 and 3, and of rows 4 and 5, for the routines
+// that have them.
 //
 // Registers: AX groups left, BX q, SI less, R11 sums, R12 scales, all of the tile's first row
-// and, with R8, R9 and R10 one, three and five rows further on, of all; DI w, DX what w is
-// scaled with; R13 acc, CX of many uses, R14 the argument, R15 the bytes of the rows before
-// the tile.
+// and, with R8, R9 and R10 one, three and five rows further on, of all; DI w, DX its scales;
+// R13 acc, R14 the argument, R15 the bytes of the rows before the tile. Within groups CX is q of
+// the next tile, and R11 the address of weights to prefetch.
 
 #define ROWS \
 	MOVQ a+0(FP), R14; \
@@ -20,7 +21,7 @@
 	MOVQ int8PanelTile_acc(R14), R13; \
 	XORQ R15, R15
 
-// TILE points to the six rows from R15 bytes on.
+// TILE points to the rows from R15 bytes on.
 #define TILE \
 	MOVQ int8PanelTile_q(R14), BX; \
 	ADDQ R15, BX; \
@@ -199,8 +200,7 @@ next: \
 	ROWS45(MINIMUM(4, (R12)(R8*4), Z8, Z9); MINIMUM(5, (R12)(R10*1), Z10, Z11)); \
 none:
 
-// LIFT starts the sums Z12 to Z23 with what they lack because integers are lower in a panel than
-// they are.
+// LIFT starts the sums Z12 to Z23 with the share of the amount by which a panel lowers integers.
 #define LIFT(next, none) \
 	CMPQ int8PanelTile_lift(R14), $0; \
 	JEQ none; \
