@@ -61,6 +61,7 @@ func hasMinima(t tensor.Type) bool {
 //	less16  [cols/16] int32, the same of 16
 //	sums32  [cols/32] int16, the sum of 32 q
 //	sums16  [cols/16] int16
+//	less8   [cols/8] int32, -128 times the sum of 8; of blocks of 256 only
 //
 // where cols is padded to a multiple of 256 with zeros. Kernels may read one step beyond the
 // columns of a row, and rows that fill up the last tile of int8TileRows.
@@ -74,7 +75,7 @@ const int8TileRows = 6
 // newInt8Rows returns rows without memory.
 func newInt8Rows(block, cols int) int8Rows {
 	r := int8Rows{block: block, cols: (cols + 255) &^ 255}
-	r.stride = (r.sums16()+r.cols/8+63)&^63 + 64
+	r.stride = (r.less8()+4*r.eights()+63)&^63 + 64
 	return r
 }
 
@@ -90,6 +91,15 @@ func (r *int8Rows) less32() int { return r.scales() + 4*r.cols/r.block }
 func (r *int8Rows) less16() int { return r.less32() + r.cols/8 }
 func (r *int8Rows) sums32() int { return r.less16() + r.cols/4 }
 func (r *int8Rows) sums16() int { return r.sums32() + r.cols/16 }
+func (r *int8Rows) less8() int  { return r.sums16() + r.cols/8 }
+
+// eights returns the length of less8.
+func (r *int8Rows) eights() int {
+	if r.block == 256 {
+		return r.cols / 8
+	}
+	return 0
+}
 
 func (r *int8Rows) at(row, part int) unsafe.Pointer { return unsafe.Pointer(&r.mem[row*r.stride+part]) }
 
@@ -99,6 +109,7 @@ type int8Row struct {
 	scale          []float32
 	less32, less16 []int32
 	sums32, sums16 []int16
+	less8          []int32
 }
 
 func (r *int8Rows) row(i int) int8Row {
@@ -109,6 +120,7 @@ func (r *int8Rows) row(i int) int8Row {
 		less16: unsafe.Slice((*int32)(r.at(i, r.less16())), r.cols/16),
 		sums32: unsafe.Slice((*int16)(r.at(i, r.sums32())), r.cols/32),
 		sums16: unsafe.Slice((*int16)(r.at(i, r.sums16())), r.cols/16),
+		less8:  unsafe.Slice((*int32)(r.at(i, r.less8())), r.eights()),
 	}
 }
 
@@ -158,6 +170,13 @@ func sumInt8Portable(w *int8Row) {
 			s += int16(v)
 		}
 		w.sums16[g], w.less16[g] = s, -128*int32(s)
+	}
+	for g := range w.less8 {
+		s := int32(0)
+		for _, v := range w.q[8*g : 8*g+8] {
+			s += int32(v)
+		}
+		w.less8[g] = -128 * s
 	}
 	for g := range w.sums32 {
 		w.sums32[g] = w.sums16[2*g] + w.sums16[2*g+1]

@@ -67,9 +67,6 @@ func (a *int8Tile) run(t tensor.Type) {
 	}
 }
 
-// panelsFrom is the fewest rows of x for which panels pay off.
-const panelsFrom = 6
-
 // matMulInt8Asm computes as many rows of w as it can and returns the first that is left.
 func (c CPU) matMulInt8Asm(dst []float32, ldd int, x *int8Rows, n int, w *Matrix, lo, hi int) int {
 	step, sums := c.int8Steps(w.Type, x)
@@ -78,56 +75,52 @@ func (c CPU) matMulInt8Asm(dst []float32, ldd int, x *int8Rows, n int, w *Matrix
 		return lo
 	case !c.AVX512VNNI:
 		c.int8Quads(dst, ldd, x, n, w, lo, hi)
-		return hi
-	case step == 0 && n < panelsFrom:
-		c.int8ByStrip(dst, ldd, x, n, w, lo, hi)
-		return hi
-	case n >= panelsFrom:
+	case step == 0 || n > 1:
 		c.int8Panels(dst, ldd, x, n, w, lo, hi)
-		return hi
-	}
-	block := w.Type.Block()
-	ldw := w.Type.Bytes(w.Cols)
-	// The last step of a row may read beyond it, and so beyond the matrix.
-	end := hi
-	if rest := w.Cols / block % step; rest != 0 {
-		end = min(hi, max(lo, (len(w.Data)-w.Type.Bytes((step-rest)*block))/ldw))
-	}
-	for r := range n {
-		a := int8Tile{
-			w: w.at(lo, 0), ldw: uintptr(ldw), q: x.at(r, 0), scale: x.at(r, x.scales()), sums: x.at(r, sums),
-			dst: unsafe.Pointer(&dst[r*ldd+lo]), rows: end - lo, blocks: w.Cols / block,
-		}
-		if a.rows > 0 {
-			a.run(w.Type)
-		}
-	}
-	if end < hi {
-		s := scratches.Get().(*scratch)
-		defer scratches.Put(s)
-		room := unsafe.Slice((*byte)(unsafe.Pointer(&s.w)), 4*len(s.w))
-		if n := w.Type.Bytes(step * block); ldw+n > len(room) {
-			room = make([]byte, ldw+n)
-		}
-		for ; end < hi; end++ {
-			copy(room, w.Slice(end, end+1).Data)
-			for r := range n {
-				a := int8Tile{
-					w: unsafe.Pointer(&room[0]), ldw: uintptr(ldw), q: x.at(r, 0), scale: x.at(r, x.scales()), sums: x.at(r, sums),
-					dst: unsafe.Pointer(&dst[r*ldd+end]), rows: 1, blocks: w.Cols / block,
-				}
-				a.run(w.Type)
-			}
-		}
+	default:
+		int8ByRow(dst, x, w, lo, hi, step, sums)
 	}
 	return hi
+}
+
+// int8ByRow multiplies one row of activations; step and sums are those of int8Steps.
+func int8ByRow(dst []float32, x *int8Rows, w *Matrix, lo, hi, step, sums int) {
+	block, ldw := w.Type.Block(), w.Type.Bytes(w.Cols)
+	a := int8Tile{
+		ldw: uintptr(ldw), q: x.at(0, 0), scale: x.at(0, x.scales()), sums: x.at(0, sums),
+		rows: hi - lo, blocks: w.Cols / block,
+	}
+	// The last step of a row may read beyond it, and so beyond the matrix.
+	if rest := a.blocks % step; rest != 0 {
+		a.rows = min(hi, max(lo, (len(w.Data)-w.Type.Bytes((step-rest)*block))/ldw)) - lo
+	}
+	if a.rows > 0 {
+		a.w, a.dst = w.at(lo, 0), unsafe.Pointer(&dst[lo])
+		a.run(w.Type)
+	}
+	lo += a.rows
+	if lo == hi {
+		return
+	}
+	s := scratches.Get().(*scratch)
+	defer scratches.Put(s)
+	room := unsafe.Slice((*byte)(unsafe.Pointer(&s.w)), 4*len(s.w))
+	if n := w.Type.Bytes(step * block); ldw+n > len(room) {
+		room = make([]byte, ldw+n)
+	}
+	a.w, a.rows = unsafe.Pointer(&room[0]), 1
+	for ; lo < hi; lo++ {
+		copy(room, w.Slice(lo, lo+1).Data)
+		a.dst = unsafe.Pointer(&dst[lo])
+		a.run(w.Type)
+	}
 }
 
 //go:noescape
 func roundInt8AVX2(dst *int8, x *float32, n int) (scale float32)
 
 //go:noescape
-func sumInt8AVX2(q *int8, n int, less32, less16 *int32, sums32, sums16 *int16)
+func sumInt8AVX2(q *int8, n int, less32, less16 *int32, sums32, sums16 *int16, less8 *int32)
 
 func (c CPU) roundInt8(q []int8, x []float32) float32 {
 	if !c.AVX2 || len(x) != len(q) {
@@ -141,5 +134,9 @@ func (c CPU) sumInt8(w *int8Row) {
 		sumInt8Portable(w)
 		return
 	}
-	sumInt8AVX2(&w.q[0], len(w.q), &w.less32[0], &w.less16[0], &w.sums32[0], &w.sums16[0])
+	var less8 *int32
+	if len(w.less8) > 0 {
+		less8 = &w.less8[0]
+	}
+	sumInt8AVX2(&w.q[0], len(w.q), &w.less32[0], &w.less16[0], &w.sums32[0], &w.sums16[0], less8)
 }

@@ -18,7 +18,7 @@ import (
 func BenchmarkInt8(b *testing.B) {
 	for _, t := range []tensor.Type{tensor.Q8_0, tensor.Q4_0, tensor.Q4_K, tensor.Q5_K, tensor.Q6_K, tensor.IQ4_XS} {
 		for _, cols := range []int{2048, 4096, 14336} {
-			for _, n := range []int{1, 4, 16, 512} {
+			for _, n := range []int{1, 2, 4, 8, 16, 32, 512} {
 				b.Run(fmt.Sprintf("%v/K%d/rows=%d", t, cols, n), func(b *testing.B) { benchmarkInt8(b, t, cols, n) })
 			}
 		}

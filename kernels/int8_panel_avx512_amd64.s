@@ -3,12 +3,15 @@
 #include "textflag.h"
 #include "go_asm.h"
 
-// Six rows of activations as 8-bit integers by a panel: 256 columns (at most) of 32 rows of
-// weights, unpacked; see int8Panel. The lanes of a register are 16 rows of weights.
+// Two, four or six rows of activations as 8-bit integers by a panel: 256 columns (at most) of 32
+// rows of weights, unpacked; see int8Panel. The lanes of a register are 16 rows of weights.
+// ROWS23 and ROWS45 hold the instructions of rows 2 and 3, and of rows 4 and 5, for the routines
+// that have them.
 //
 // Registers: AX groups left, BX q, SI less, R11 sums, R12 scales, all of the tile's first row
-// and, with R8, R9 and R10 one, three and five rows further on, of all six; DI w, DX what w is
-// scaled with; R13 acc, CX rows left, R14 the panel.
+// and, with R8, R9 and R10 one, three and five rows further on, of all; DI w, DX its scales;
+// R13 acc, R14 the argument, R15 the bytes of the rows before the tile. Within groups CX is q of
+// the next tile, and R11 the address of weights to prefetch.
 
 #define ROWS \
 	MOVQ a+0(FP), R14; \
@@ -16,10 +19,9 @@
 	LEAQ (R8)(R8*2), R9; \
 	LEAQ (R8)(R8*4), R10; \
 	MOVQ int8PanelTile_acc(R14), R13; \
-	MOVQ int8PanelTile_rows(R14), CX; \
 	XORQ R15, R15
 
-// TILE points to the six rows from R15 bytes on.
+// TILE points to the rows from R15 bytes on.
 #define TILE \
 	MOVQ int8PanelTile_q(R14), BX; \
 	ADDQ R15, BX; \
@@ -28,27 +30,33 @@
 	MOVQ int8PanelTile_scale(R14), R12; \
 	ADDQ R15, R12; \
 	MOVQ int8PanelTile_panel(R14), DI; \
+	ROWS45(AFTER(SI); NEXTROWS; AFTER(R12); NEXTROWS); \
 	LEAQ int8Panel_scale(DI), DX
-
-// NEXT goes to the next six rows.
-#define NEXT \
-	LEAQ (R15)(R10*1), R15; \
-	ADDQ R8, R15; \
-	ADDQ $768, R13; \
-	SUBQ $6, CX
 
 #define BOTH(from, lo, hi) \
 	VPBROADCASTD from, lo; \
 	VMOVDQA64 lo, hi
 
+// NEXTROWS prefetches six rows, the next tile's, from CX on.
+#define NEXTROWS \
+	PREFETCHT0 (CX); \
+	PREFETCHT0 (CX)(R8*1); \
+	PREFETCHT0 (CX)(R8*2); \
+	PREFETCHT0 (CX)(R9*1); \
+	PREFETCHT0 (CX)(R8*4); \
+	PREFETCHT0 (CX)(R10*1)
+
+// AFTER sets CX to the next tile's place of at.
+#define AFTER(at) \
+	LEAQ (R8)(R10*1), CX; \
+	ADDQ at, CX
+
 // START sets Z0 to Z11, two registers a row, to the sums of a group that w + 128 adds, negated.
 #define START \
 	BOTH((SI), Z0, Z1); \
 	BOTH((SI)(R8*1), Z2, Z3); \
-	BOTH((SI)(R8*2), Z4, Z5); \
-	BOTH((SI)(R9*1), Z6, Z7); \
-	BOTH((SI)(R8*4), Z8, Z9); \
-	BOTH((SI)(R10*1), Z10, Z11); \
+	ROWS23(BOTH((SI)(R8*2), Z4, Z5); BOTH((SI)(R9*1), Z6, Z7)); \
+	ROWS45(BOTH((SI)(R8*4), Z8, Z9); BOTH((SI)(R10*1), Z10, Z11)); \
 	ADDQ $4, SI
 
 #define DOT(from, tmp, lo, hi) \
@@ -62,30 +70,39 @@
 	VMOVDQU64 (128*k+64)(DI), Z25; \
 	DOT((4*k)(BX), Z26, Z0, Z1); \
 	DOT((4*k)(BX)(R8*1), Z27, Z2, Z3); \
-	DOT((4*k)(BX)(R8*2), Z28, Z4, Z5); \
-	DOT((4*k)(BX)(R9*1), Z29, Z6, Z7); \
-	DOT((4*k)(BX)(R8*4), Z30, Z8, Z9); \
-	DOT((4*k)(BX)(R10*1), Z31, Z10, Z11)
+	ROWS23(DOT((4*k)(BX)(R8*2), Z28, Z4, Z5); DOT((4*k)(BX)(R9*1), Z29, Z6, Z7)); \
+	ROWS45(DOT((4*k)(BX)(R8*4), Z30, Z8, Z9); DOT((4*k)(BX)(R10*1), Z31, Z10, Z11))
 
+// QUADS16 and QUADS32 add those of 16 and 32, and prefetch.
 #define QUADS16 \
 	QUAD(0); \
+	PREFETCHT1 (R11); \
 	QUAD(1); \
 	QUAD(2); \
+	PREFETCHT1 SPACING(R11); \
 	QUAD(3)
 
 #define QUADS32 \
 	QUADS16; \
 	QUAD(4); \
+	PREFETCHT1 (2*SPACING)(R11); \
 	QUAD(5); \
 	QUAD(6); \
+	PREFETCHT1 (3*SPACING)(R11); \
 	QUAD(7)
 
-#define SCALED(x, scale, sum) \
+#define SPACING 64
+
+// WIDE adds x times its scales to sum, NARROW where they fit 16 bits.
+#define WIDE(x, scale, sum) \
 	VPMULLD scale, x, x; \
 	VPADDD x, sum, sum
 
+#define NARROW(x, scale, sum) \
+	VPDPWSSD scale, x, sum
+
 // SCALES adds the sums of a group, times its scales, to Z12 to Z23.
-#define SCALES \
+#define SCALES(SCALED) \
 	VMOVDQU64 (DX), Z24; \
 	VMOVDQU64 64(DX), Z25; \
 	ADDQ $128, DX; \
@@ -93,14 +110,8 @@
 	SCALED(Z1, Z25, Z13); \
 	SCALED(Z2, Z24, Z14); \
 	SCALED(Z3, Z25, Z15); \
-	SCALED(Z4, Z24, Z16); \
-	SCALED(Z5, Z25, Z17); \
-	SCALED(Z6, Z24, Z18); \
-	SCALED(Z7, Z25, Z19); \
-	SCALED(Z8, Z24, Z20); \
-	SCALED(Z9, Z25, Z21); \
-	SCALED(Z10, Z24, Z22); \
-	SCALED(Z11, Z25, Z23)
+	ROWS23(SCALED(Z4, Z24, Z16); SCALED(Z5, Z25, Z17); SCALED(Z6, Z24, Z18); SCALED(Z7, Z25, Z19)); \
+	ROWS45(SCALED(Z8, Z24, Z20); SCALED(Z9, Z25, Z21); SCALED(Z10, Z24, Z22); SCALED(Z11, Z25, Z23))
 
 #define ZERO(a, b, c, d, e, f) \
 	VPXORD a, a, a; \
@@ -119,17 +130,15 @@
 	VPDPWSSD Z26, Z24, lo; \
 	VPDPWSSD Z26, Z25, hi
 
-// PAIRS adds the minima of two groups, times their sums.
-#define PAIRS \
+// PAIRS adds words of two groups, times their sums, to two registers a row.
+#define PAIRS(a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11) \
 	VMOVDQU64 (DX), Z24; \
 	VMOVDQU64 64(DX), Z25; \
 	ADDQ $128, DX; \
-	PAIR((R11), Z0, Z1); \
-	PAIR((R11)(R8*1), Z2, Z3); \
-	PAIR((R11)(R8*2), Z4, Z5); \
-	PAIR((R11)(R9*1), Z6, Z7); \
-	PAIR((R11)(R8*4), Z8, Z9); \
-	PAIR((R11)(R10*1), Z10, Z11); \
+	PAIR((R11), a0, a1); \
+	PAIR((R11)(R8*1), a2, a3); \
+	ROWS23(PAIR((R11)(R8*2), a4, a5); PAIR((R11)(R9*1), a6, a7)); \
+	ROWS45(PAIR((R11)(R8*4), a8, a9); PAIR((R11)(R10*1), a10, a11)); \
 	ADDQ $4, R11
 
 // RESULT continues acc of a row by the sums lo and hi; Z24 and Z25 are d.
@@ -152,10 +161,8 @@
 	VMOVUPS (int8Panel_d+64)(DI), Z25; \
 	RESULT(0, (R12), Z12, Z13); \
 	RESULT(1, (R12)(R8*1), Z14, Z15); \
-	RESULT(2, (R12)(R8*2), Z16, Z17); \
-	RESULT(3, (R12)(R9*1), Z18, Z19); \
-	RESULT(4, (R12)(R8*4), Z20, Z21); \
-	RESULT(5, (R12)(R10*1), Z22, Z23)
+	ROWS23(RESULT(2, (R12)(R8*2), Z16, Z17); RESULT(3, (R12)(R9*1), Z18, Z19)); \
+	ROWS45(RESULT(4, (R12)(R8*4), Z20, Z21); RESULT(5, (R12)(R10*1), Z22, Z23))
 
 // MINIMUM subtracts the sums of minima lo and hi; Z24 and Z25 are dmin.
 #define MINIMUM(row, from, lo, hi) \
@@ -182,62 +189,32 @@
 	ZERO(Z0, Z1, Z2, Z3, Z4, Z5); \
 	ZERO(Z6, Z7, Z8, Z9, Z10, Z11); \
 next: \
-	PAIRS; \
+	PAIRS(Z0, Z1, Z2, Z3, Z4, Z5, Z6, Z7, Z8, Z9, Z10, Z11); \
 	DECQ AX; \
 	JNZ next; \
 	VMOVUPS int8Panel_min(DI), Z24; \
 	VMOVUPS (int8Panel_min+64)(DI), Z25; \
 	MINIMUM(0, (R12), Z0, Z1); \
 	MINIMUM(1, (R12)(R8*1), Z2, Z3); \
-	MINIMUM(2, (R12)(R8*2), Z4, Z5); \
-	MINIMUM(3, (R12)(R9*1), Z6, Z7); \
-	MINIMUM(4, (R12)(R8*4), Z8, Z9); \
-	MINIMUM(5, (R12)(R10*1), Z10, Z11); \
+	ROWS23(MINIMUM(2, (R12)(R8*2), Z4, Z5); MINIMUM(3, (R12)(R9*1), Z6, Z7)); \
+	ROWS45(MINIMUM(4, (R12)(R8*4), Z8, Z9); MINIMUM(5, (R12)(R10*1), Z10, Z11)); \
 none:
 
-// func int8Panel32AVX512(a *int8PanelTile)
-TEXT ·int8Panel32AVX512(SB), NOSPLIT, $0-8
-	ROWS
-tile:
-	TILE
-	ZEROSUMS
-	MOVQ $8, AX
-group:
-	START
-	QUADS32
-	ADDQ $1024, DI
-	ADDQ $32, BX
-	SCALES
-	DECQ AX
-	JNZ group
-	RESULTS
-	MINIMA(pair, none)
-	NEXT
-	JG tile
-	VZEROUPPER
-	RET
-
-// func int8Panel16AVX512(a *int8PanelTile)
-TEXT ·int8Panel16AVX512(SB), NOSPLIT, $0-8
-	ROWS
-tile:
-	TILE
-	ZEROSUMS
-	MOVQ $16, AX
-group:
-	START
-	QUADS16
-	ADDQ $512, DI
-	ADDQ $16, BX
-	SCALES
-	DECQ AX
-	JNZ group
-	RESULTS
-	MINIMA(pair, none)
-	NEXT
-	JG tile
-	VZEROUPPER
-	RET
+// LIFT starts the sums Z12 to Z23 with the share of the amount by which a panel lowers integers.
+#define LIFT(next, none) \
+	CMPQ int8PanelTile_lift(R14), $0; \
+	JEQ none; \
+	MOVQ int8PanelTile_sums(R14), R11; \
+	ADDQ R15, R11; \
+	LEAQ int8Panel_lift(DI), DX; \
+	MOVQ $4, CX; \
+next: \
+	PAIRS(Z12, Z13, Z14, Z15, Z16, Z17, Z18, Z19, Z20, Z21, Z22, Z23); \
+	DECQ CX; \
+	JNZ next; \
+	LEAQ int8Panel_scale(DI), DX; \
+	MOVQ int8PanelTile_kind(R14), CX; \
+none:
 
 // TERM continues the chains lo and hi of a row by the sums x and y of a group; Z24 and Z25
 // are d.
@@ -267,190 +244,97 @@ group:
 	VMOVUPS lo, (128*row)(R13); \
 	VMOVUPS hi, (128*row+64)(R13)
 
-// func int8PanelChainAVX512(a *int8PanelTile)
-TEXT ·int8PanelChainAVX512(SB), NOSPLIT, $0-8
-	ROWS
-tile:
-	TILE
-	ZEROSUMS
-	MOVQ int8PanelTile_groups(R14), AX
-group:
-	START
-	QUADS32
-	ADDQ $1024, DI
-	ADDQ $32, BX
-	VMOVUPS (DX), Z24
-	VMOVUPS 64(DX), Z25
-	TERM((R12), Z0, Z1, Z12, Z13)
-	TERM((R12)(R8*1), Z2, Z3, Z14, Z15)
-	TERM((R12)(R8*2), Z4, Z5, Z16, Z17)
-	TERM((R12)(R9*1), Z6, Z7, Z18, Z19)
-	TERM((R12)(R8*4), Z8, Z9, Z20, Z21)
-	TERM((R12)(R10*1), Z10, Z11, Z22, Z23)
-	CMPQ int8PanelTile_pairs(R14), $0
-	JEQ none
-	MOVL $0x3c000000, R11 // 2^-7
-	VPBROADCASTD R11, Z31
-	VMOVUPS (int8Panel_least-int8Panel_scale)(DX), Z24
-	VMOVUPS (int8Panel_least-int8Panel_scale+64)(DX), Z25
-	LEAST(-4(SI), (R12), Z12, Z13)
-	LEAST(-4(SI)(R8*1), (R12)(R8*1), Z14, Z15)
-	LEAST(-4(SI)(R8*2), (R12)(R8*2), Z16, Z17)
-	LEAST(-4(SI)(R9*1), (R12)(R9*1), Z18, Z19)
-	LEAST(-4(SI)(R8*4), (R12)(R8*4), Z20, Z21)
-	LEAST(-4(SI)(R10*1), (R12)(R10*1), Z22, Z23)
-none:
-	ADDQ $128, DX
-	ADDQ $4, R12
-	DECQ AX
+// EIGHTS adds the products of all groups of 16 columns, in halves.
+#define EIGHTS(enter, group) \
+enter: \
+	MOVQ int8PanelTile_ahead(R14), R11; \
+	AFTER(BX); \
+group: \
+	START; \
+	QUAD(0); \
+	PREFETCHT1 (R11); \
+	QUAD(1); \
+	SCALES(NARROW); \
+	SUBQ $128, DX; \
+	START; \
+	ROWS45(NEXTROWS); \
+	QUAD(2); \
+	PREFETCHT1 SPACING(R11); \
+	QUAD(3); \
+	ADDQ $512, DI; \
+	ADDQ $16, BX; \
+	ADDQ $16, CX; \
+	ADDQ int8PanelTile_each(R14), R11; \
+	SCALES(NARROW); \
+	DECQ AX; \
 	JNZ group
-	CHAINEND(0, Z12, Z13)
-	CHAINEND(1, Z14, Z15)
-	CHAINEND(2, Z16, Z17)
-	CHAINEND(3, Z18, Z19)
-	CHAINEND(4, Z20, Z21)
-	CHAINEND(5, Z22, Z23)
-	NEXT
-	JG tile
-	VZEROUPPER
-	RET
 
-#define LOADROWS(at) \
-	VMOVDQU64 (0*256+at)(SI), Z0; \
-	VMOVDQU64 (1*256+at)(SI), Z1; \
-	VMOVDQU64 (2*256+at)(SI), Z2; \
-	VMOVDQU64 (3*256+at)(SI), Z3; \
-	VMOVDQU64 (4*256+at)(SI), Z4; \
-	VMOVDQU64 (5*256+at)(SI), Z5; \
-	VMOVDQU64 (6*256+at)(SI), Z6; \
-	VMOVDQU64 (7*256+at)(SI), Z7; \
-	VMOVDQU64 (8*256+at)(SI), Z8; \
-	VMOVDQU64 (9*256+at)(SI), Z9; \
-	VMOVDQU64 (10*256+at)(SI), Z10; \
-	VMOVDQU64 (11*256+at)(SI), Z11; \
-	VMOVDQU64 (12*256+at)(SI), Z12; \
-	VMOVDQU64 (13*256+at)(SI), Z13; \
-	VMOVDQU64 (14*256+at)(SI), Z14; \
-	VMOVDQU64 (15*256+at)(SI), Z15
+// GROUPS adds the products of all groups of 32 or 16 columns.
+#define GROUPS(enter, group, QUADS, columns, SCALED) \
+enter: \
+	MOVQ int8PanelTile_ahead(R14), R11; \
+	AFTER(BX); \
+group: \
+	START; \
+	ROWS45(NEXTROWS); \
+	QUADS; \
+	ADDQ $(32*columns), DI; \
+	ADDQ $columns, BX; \
+	ADDQ $columns, CX; \
+	ADDQ int8PanelTile_each(R14), R11; \
+	SCALES(SCALED); \
+	DECQ AX; \
+	JNZ group
 
-// ZIP4 sets lane l of a, b, c, d to elements 0, 1, 2, 3 of lane l of all four. t to v are
-// overwritten.
-#define ZIP4(a, b, c, d, t, u, v, w) \
-	VPUNPCKLDQ b, a, t; \
-	VPUNPCKHDQ b, a, u; \
-	VPUNPCKLDQ d, c, v; \
-	VPUNPCKHDQ d, c, w; \
-	VPUNPCKLQDQ v, t, a; \
-	VPUNPCKHQDQ v, t, b; \
-	VPUNPCKLQDQ w, u, c; \
-	VPUNPCKHQDQ w, u, d
+// TERMS continues the chains by the sums of a group, LEASTS by its minima.
+#define TERMS \
+	VMOVUPS (DX), Z24; \
+	VMOVUPS 64(DX), Z25; \
+	TERM((R12), Z0, Z1, Z12, Z13); \
+	TERM((R12)(R8*1), Z2, Z3, Z14, Z15); \
+	ROWS23(TERM((R12)(R8*2), Z4, Z5, Z16, Z17); TERM((R12)(R9*1), Z6, Z7, Z18, Z19)); \
+	ROWS45(TERM((R12)(R8*4), Z8, Z9, Z20, Z21); TERM((R12)(R10*1), Z10, Z11, Z22, Z23))
 
-// LANES4 stores quads k, k+4, k+8 and k+12 of sixteen rows, whose lanes a, b, c and d hold.
-#define LANES4(a, b, c, d, k, t, u, v, w) \
-	VSHUFI32X4 $0x44, b, a, t; \
-	VSHUFI32X4 $0xee, b, a, u; \
-	VSHUFI32X4 $0x44, d, c, v; \
-	VSHUFI32X4 $0xee, d, c, w; \
-	VSHUFI32X4 $0x88, v, t, a; \
-	VSHUFI32X4 $0xdd, v, t, b; \
-	VSHUFI32X4 $0x88, w, u, c; \
-	VSHUFI32X4 $0xdd, w, u, d; \
-	VPXORD Z31, a, a; \
-	VPXORD Z31, b, b; \
-	VPXORD Z31, c, c; \
-	VPXORD Z31, d, d; \
-	VMOVDQU64 a, (128*k)(DI); \
-	VMOVDQU64 b, (128*(k+4))(DI); \
-	VMOVDQU64 c, (128*(k+8))(DI); \
-	VMOVDQU64 d, (128*(k+12))(DI)
+#define LEASTS \
+	VMOVUPS (int8Panel_least-int8Panel_scale)(DX), Z24; \
+	VMOVUPS (int8Panel_least-int8Panel_scale+64)(DX), Z25; \
+	LEAST(-4(SI), (R12), Z12, Z13); \
+	LEAST(-4(SI)(R8*1), (R12)(R8*1), Z14, Z15); \
+	ROWS23(LEAST(-4(SI)(R8*2), (R12)(R8*2), Z16, Z17); LEAST(-4(SI)(R9*1), (R12)(R9*1), Z18, Z19)); \
+	ROWS45(LEAST(-4(SI)(R8*4), (R12)(R8*4), Z20, Z21); LEAST(-4(SI)(R10*1), (R12)(R10*1), Z22, Z23))
 
-// func int8TransposeAVX512(dst, src unsafe.Pointer)
-TEXT ·int8TransposeAVX512(SB), NOSPLIT, $0-16
-	MOVQ dst+0(FP), DI
-	MOVQ src+8(FP), SI
-	MOVL $0x80, CX
-	VPBROADCASTB CX, Z31
-	MOVQ $4, CX
-next:
-	LOADROWS(0)
-	ZIP4(Z0, Z1, Z2, Z3, Z16, Z17, Z18, Z19)
-	ZIP4(Z4, Z5, Z6, Z7, Z16, Z17, Z18, Z19)
-	ZIP4(Z8, Z9, Z10, Z11, Z16, Z17, Z18, Z19)
-	ZIP4(Z12, Z13, Z14, Z15, Z16, Z17, Z18, Z19)
-	LANES4(Z0, Z4, Z8, Z12, 0, Z16, Z17, Z18, Z19)
-	LANES4(Z1, Z5, Z9, Z13, 1, Z16, Z17, Z18, Z19)
-	LANES4(Z2, Z6, Z10, Z14, 2, Z16, Z17, Z18, Z19)
-	LANES4(Z3, Z7, Z11, Z15, 3, Z16, Z17, Z18, Z19)
-	ADDQ $64, SI
-	ADDQ $2048, DI
-	DECQ CX
-	JNZ next
-	VZEROUPPER
-	RET
+#define CHAINENDS \
+	CHAINEND(0, Z12, Z13); \
+	CHAINEND(1, Z14, Z15); \
+	ROWS23(CHAINEND(2, Z16, Z17); CHAINEND(3, Z18, Z19)); \
+	ROWS45(CHAINEND(4, Z20, Z21); CHAINEND(5, Z22, Z23))
 
-#define LOADWORDS \
-	VMOVDQU64 (SI), Z0; \
-	VMOVDQU64 64(SI), Z1; \
-	VMOVDQU64 128(SI), Z2; \
-	VMOVDQU64 192(SI), Z3; \
-	VMOVQ AX, X6
+DATA int8Seventh<>+0(SB)/4, $0x3c000000 // 2^-7
+GLOBL int8Seventh<>(SB), RODATA|NOPTR, $4
 
-#define SCALEBYTE(word, to) \
-	VPSLLQ X5, word, Z8; \
-	VPSRAQ $56, Z8, Z8; \
-	VPMOVQD Z8, to(DI)
+#define NAME ·int8Panel6AVX512
+#define TILEROWS 6
+#define NEXTROW LEAQ (R8)(R10*1), DX
+#define ROWS23(x) x
+#define ROWS45(x) x
+#include "int8_panel_amd64.h"
 
-// func int8ScalesAVX512(dst *[32]int32, words *[32]uint64, groups, bits int)
-TEXT ·int8ScalesAVX512(SB), NOSPLIT, $0-32
-	MOVQ dst+0(FP), DI
-	MOVQ words+8(FP), SI
-	MOVQ bits+24(FP), AX
-	LOADWORDS
-	MOVQ groups+16(FP), CX
-	MOVQ $56, AX
-	VMOVQ AX, X5
-next:
-	SCALEBYTE(Z0, 0)
-	SCALEBYTE(Z1, 32)
-	SCALEBYTE(Z2, 64)
-	SCALEBYTE(Z3, 96)
-	VPSUBQ X6, X5, X5
-	ADDQ $128, DI
-	DECQ CX
-	JNZ next
-	VZEROUPPER
-	RET
+#undef NAME
+#undef TILEROWS
+#undef NEXTROW
+#undef ROWS45
+#define NAME ·int8Panel4AVX512
+#define TILEROWS 4
+#define NEXTROW LEAQ (R8)(R9*1), DX
+#define ROWS45(x)
+#include "int8_panel_amd64.h"
 
-#define LEASTBYTES(word, to) \
-	VPSRLQ X5, word, Z8; \
-	VPSRLQ X7, word, Z9; \
-	VPANDQ Z10, Z8, Z8; \
-	VPANDQ Z10, Z9, Z9; \
-	VPSLLQ $16, Z9, Z9; \
-	VPORQ Z9, Z8, Z8; \
-	VPMOVQD Z8, to(DI)
-
-// func int8LeastAVX512(dst *[32][2]int16, words *[32]uint64, pairs, bits int)
-TEXT ·int8LeastAVX512(SB), NOSPLIT, $0-32
-	MOVQ dst+0(FP), DI
-	MOVQ words+8(FP), SI
-	MOVQ bits+24(FP), AX
-	LOADWORDS
-	MOVQ pairs+16(FP), CX
-	VPXORQ X5, X5, X5
-	VMOVDQA X6, X7
-	VPADDQ X6, X6, X6
-	MOVQ $255, AX
-	VPBROADCASTQ AX, Z10
-next:
-	LEASTBYTES(Z0, 0)
-	LEASTBYTES(Z1, 32)
-	LEASTBYTES(Z2, 64)
-	LEASTBYTES(Z3, 96)
-	VPADDQ X6, X5, X5
-	VPADDQ X6, X7, X7
-	ADDQ $128, DI
-	DECQ CX
-	JNZ next
-	VZEROUPPER
-	RET
+#undef NAME
+#undef TILEROWS
+#undef NEXTROW
+#undef ROWS23
+#define NAME ·int8Panel2AVX512
+#define TILEROWS 2
+#define NEXTROW LEAQ (R8)(R8*1), DX
+#define ROWS23(x)
+#include "int8_panel_amd64.h"

@@ -83,16 +83,17 @@ zero:
 	VZEROUPPER
 	RET
 
-// func sumInt8AVX2(q *int8, n int, less32, less16 *int32, sums32, sums16 *int16)
+// func sumInt8AVX2(q *int8, n int, less32, less16 *int32, sums32, sums16 *int16, less8 *int32)
 //
-// n is a positive multiple of 128.
-TEXT ·sumInt8AVX2(SB), NOSPLIT, $0-48
+// n is a positive multiple of 128. less8 may be nil.
+TEXT ·sumInt8AVX2(SB), NOSPLIT, $0-56
 	MOVQ q+0(FP), SI
 	MOVQ n+8(FP), CX
 	MOVQ less32+16(FP), R8
 	MOVQ less16+24(FP), R9
 	MOVQ sums32+32(FP), R10
 	MOVQ sums16+40(FP), R11
+	MOVQ less8+48(FP), R12
 	VPCMPEQD Y15, Y15, Y15
 	VPABSB Y15, Y13 // bytes of 1
 	VPABSW Y15, Y12 // words of 1
@@ -109,6 +110,18 @@ next:
 	FOURS(96, Y3)
 	VPHADDD Y1, Y0, Y0
 	VPHADDD Y3, Y2, Y2
+	TESTQ R12, R12
+	JEQ sixteens
+	VPERMQ $0xd8, Y0, Y4
+	VPERMQ $0xd8, Y2, Y5
+	VPSLLD $7, Y4, Y4
+	VPSLLD $7, Y5, Y5
+	VPSUBD Y4, Y11, Y4
+	VPSUBD Y5, Y11, Y5
+	VMOVDQU Y4, (R12)
+	VMOVDQU Y5, 32(R12)
+	ADDQ $64, R12
+sixteens:
 	VPHADDD Y2, Y0, Y0 // even groups of 16, odd ones
 	VEXTRACTI128 $1, Y0, X1
 	VPADDD X1, X0, X1

@@ -44,4 +44,5 @@ func (r *int8Rows) copyRow(dst int, x *int8Rows, src int) {
 	clear(to.less16[copy(to.less16, from.less16):])
 	clear(to.sums32[copy(to.sums32, from.sums32):])
 	clear(to.sums16[copy(to.sums16, from.sums16):])
+	clear(to.less8[copy(to.less8, from.less8):])
 }
