@@ -78,7 +78,6 @@ type int8Room struct {
 // Rooms, and strips, are made in scratch.x.
 var (
 	_ [unsafe.Sizeof(scratch{}.x) - unsafe.Sizeof(int8Room{})]byte
-	_ [unsafe.Sizeof(scratch{}.x) - unsafe.Sizeof(int8QuadRoom{})]byte
 	_ [unsafe.Sizeof(scratch{}.x) - unsafe.Sizeof(int8Strip{})]byte
 )
 
@@ -113,7 +112,7 @@ func (c CPU) packInt8(room *int8Room, w *Matrix, o, outs, k int) {
 	src := w.Data[w.Type.Bytes(o*w.Cols+k):]
 	for i := range outs {
 		b := src[i*row : i*row+size]
-		c.unpackIntegers(&room.integers[i], b, n, w.Type)
+		unpackIntegers(&room.integers[i], b, n, w.Type)
 		if block == 32 {
 			room.readScales(i, b, n, w.Type)
 		} else {
@@ -193,15 +192,6 @@ func (room *int8Room) packGroups(t tensor.Type) {
 			int8LeastAVX512(&p.least[groups/2*half], &room.least[half], groups/2, 8*every)
 		}
 	}
-}
-
-// groupOf returns the number of elements that share an integer scale.
-func groupOf(t tensor.Type) int {
-	switch t {
-	case tensor.Q2_K, tensor.Q3_K, tensor.Q6_K:
-		return 16
-	}
-	return 32
 }
 
 // tileInt8 multiplies a panel, at column k of w, by the rows of x that acc has room for, from

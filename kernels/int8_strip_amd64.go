@@ -90,13 +90,13 @@ func (c CPU) unpackStrip(s *int8Strip, src []byte, n int, t tensor.Type) {
 	if t.Block() == 256 {
 		for i := range n {
 			b := src[i*size:]
-			c.unpackIntegers(&s.blocks[i].Q, b, 1, t)
+			unpackIntegers(&s.blocks[i].Q, b, 1, t)
 			t.UnpackScales(&s.blocks[i], b)
 		}
 		return
 	}
 	for i := 0; i < n; i += 8 {
-		c.unpackIntegers((*[256]int8)(s.w[32*i:]), src[i*size:], min(8, n-i), t)
+		unpackIntegers((*[256]int8)(s.w[32*i:]), src[i*size:], min(8, n-i), t)
 	}
 	if t == tensor.MXFP4 {
 		u := &s.blocks[0]
