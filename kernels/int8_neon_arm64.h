@@ -2,7 +2,9 @@
 // widths of a result's and an operand's elements where they are not 32 bits.
 
 #define SDOT(m, n, d)      WORD $(0x4E809400 | (m)<<16 | (n)<<5 | (d)) // d += sums of four products of bytes
+#define SDOTE(m, i, n, d)  WORD $(0x4F80E000 | ((i)&1)<<21 | (m)<<16 | ((i)>>1)<<11 | (n)<<5 | (d)) // by four bytes, element i of m
 #define MLAE(m, i, n, d)   WORD $(0x6F800000 | ((i)&1)<<21 | (m)<<16 | ((i)>>1)<<11 | (n)<<5 | (d)) // d += n · element i of m
+#define MLA(m, n, d)       WORD $(0x4EA09400 | (m)<<16 | (n)<<5 | (d))
 #define ADDP(m, n, d)      WORD $(0x4EA0BC00 | (m)<<16 | (n)<<5 | (d)) // sums of neighbours of n, then of m
 #define ADDP16(m, n, d)    WORD $(0x4E60BC00 | (m)<<16 | (n)<<5 | (d))
 #define SMULL16(m, n, d)   WORD $(0x0E20C000 | (m)<<16 | (n)<<5 | (d)) // lower eight bytes
@@ -13,6 +15,10 @@
 #define SMULL(m, n, d)     WORD $(0x0E60C000 | (m)<<16 | (n)<<5 | (d)) // lower four int16
 #define SMLAL(m, n, d)     WORD $(0x0E608000 | (m)<<16 | (n)<<5 | (d))
 #define SMLAL2(m, n, d)    WORD $(0x4E608000 | (m)<<16 | (n)<<5 | (d)) // upper four int16
+#define SMULLE(m, i, n, d) WORD $(0x0F40A000 | ELEMENT(m, i) | (n)<<5 | (d)) // lower four int16 by element i of m < 16
+#define SMLALE(m, i, n, d) WORD $(0x0F402000 | ELEMENT(m, i) | (n)<<5 | (d))
+#define SMLAL2E(m, i, n, d) WORD $(0x4F402000 | ELEMENT(m, i) | (n)<<5 | (d))
+#define ELEMENT(m, i)      (((i)>>1&1)<<21 | ((i)&1)<<20 | (m)<<16 | ((i)>>2)<<11)
 #define SXTL16(n, d)       WORD $(0x0F08A400 | (n)<<5 | (d)) // lower eight bytes
 #define SXTL216(n, d)      WORD $(0x4F08A400 | (n)<<5 | (d))
 #define SXTL(n, d)         WORD $(0x0F10A400 | (n)<<5 | (d)) // lower four int16

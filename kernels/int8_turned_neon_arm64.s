@@ -14,16 +14,6 @@
 // weights, R20 their scales; V0 to V5 sums of the six rows, V6 to V11 those of a group, V16 to
 // V19 weights, V20 to V25 activations.
 
-// d += sums of four products of bytes: those of n by element i of m.
-#define SDOTE(m, i, n, d) WORD $(0x4F80E000 | ((i)&1)<<21 | (m)<<16 | ((i)>>1)<<11 | (n)<<5 | (d))
-#define MLA(m, n, d) WORD $(0x4EA09400 | (m)<<16 | (n)<<5 | (d))
-
-// Products of the lower (upper) four int16 of n by element i of m, which is below 16.
-#define ELEMENT(m, i) (((i)>>1&1)<<21 | ((i)&1)<<20 | (m)<<16 | ((i)>>2)<<11)
-#define SMULLE(m, i, n, d)  WORD $(0x0F40A000 | ELEMENT(m, i) | (n)<<5 | (d))
-#define SMLALE(m, i, n, d)  WORD $(0x0F402000 | ELEMENT(m, i) | (n)<<5 | (d))
-#define SMLAL2E(m, i, n, d) WORD $(0x4F402000 | ELEMENT(m, i) | (n)<<5 | (d))
-
 #define ROWS \
 	MOVD a+0(FP), R0; \
 	MOVD int8QuadTile_quad(R0), R5; \
