@@ -147,10 +147,10 @@ pair:
 	VMULPS at(R8), y, y; \
 	VANDPS m, y, y
 
-// func roundInt16AVX2(n *int16, x, s *float32, count int, magnitude float32) (factor float32)
+// func roundInt16s(n *int16, x, s *float32, count int, magnitude float32) (factor float32)
 //
 // count is a positive multiple of 16.
-TEXT ·roundInt16AVX2(SB), NOSPLIT, $0-44
+TEXT ·roundInt16s(SB), NOSPLIT, $0-44
 	MOVQ n+0(FP), DI
 	MOVQ x+8(FP), SI
 	MOVQ s+16(FP), R8
@@ -219,10 +219,10 @@ zero:
 	VZEROUPPER
 	RET
 
-// func scaleIntsAVX2(x *float32, n int, factor float32)
+// func scaleInts(x *float32, n int, factor float32)
 //
 // n is a positive multiple of 16.
-TEXT ·scaleIntsAVX2(SB), NOSPLIT, $0-20
+TEXT ·scaleInts(SB), NOSPLIT, $0-20
 	MOVQ x+0(FP), DI
 	MOVQ n+8(FP), CX
 	VBROADCASTSS factor+16(FP), Y2
@@ -239,10 +239,10 @@ next:
 	VZEROUPPER
 	RET
 
-// func unpackInt4AVX2(dst, src unsafe.Pointer, n int)
+// func unpackInt4(dst, src unsafe.Pointer, n int)
 //
 // n is a positive multiple of 32.
-TEXT ·unpackInt4AVX2(SB), NOSPLIT, $0-24
+TEXT ·unpackInt4(SB), NOSPLIT, $0-24
 	MOVQ dst+0(FP), DI
 	MOVQ src+8(FP), SI
 	MOVQ n+16(FP), CX

@@ -85,7 +85,7 @@ func (c CPU) attentionAsm(a *AttentionArgs, s *AttentionScratch) bool {
 // hasAttention reports whether there are kernels for a head.
 func (c CPU) hasAttention(kv *KV) bool {
 	d := kv.HeadDim
-	return c.vector() && d%16 == 0 && d >= 1 && d <= maxHeadDim && (kv.layout().float() || c.hasInts())
+	return c.vector() && d%16 == 0 && d >= 1 && d <= maxHeadDim
 }
 
 // rows chooses the kernels for the rows of a call, and sets padded to the size of its tiles.

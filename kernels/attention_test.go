@@ -42,6 +42,11 @@ func TestAttentionRows(t *testing.T) {
 	}
 }
 
+// attentionVariants are the instruction sets without one that differs only in products.
+func attentionVariants() []CPU {
+	return slices.DeleteFunc(Variants(), func(c CPU) bool { return c.DotProd })
+}
+
 func checkAttentionRows(t *testing.T, i int, s attentionShape, typ tensor.Type, inBF16 bool) (checks int) {
 	o := attentionOp(typ, s, inBF16, 0)
 	data := make([]mem, len(o.operands))
@@ -59,7 +64,7 @@ func checkAttentionRows(t *testing.T, i int, s attentionShape, typ tensor.Type, 
 	}
 	o.ways[0].run(CPU{}, data)
 	stride := s.group*s.dim + 3
-	for _, c := range Variants()[1:] {
+	for _, c := range attentionVariants()[1:] {
 		var scratch AttentionScratch
 		for n := 1; n <= s.n; n++ {
 			out := testmem.New(t, 4*(n*stride-3), testmem.End, 0)
@@ -87,7 +92,7 @@ func TestAttentionScratchIsBounded(t *testing.T) {
 	const dim, group, n = 256, 8, 40
 	kv := benchCache(tensor.BF16, 1, dim, 256)[0]
 	q := make([]float32, n*group*dim)
-	for _, c := range Variants() {
+	for _, c := range attentionVariants() {
 		var s AttentionScratch
 		c.Attention(&AttentionArgs{Out: make([]float32, len(q)), Q: q, Stride: group * dim, N: n, Group: group, End: 1,
 			Scale: AttentionScale(dim), KV: kv}, &s)
@@ -126,7 +131,7 @@ func TestAttentionDoesNotAllocate(t *testing.T) {
 func testDoesNotAllocate(t *testing.T, kv KV, n int) {
 	const dim = 64
 	q, out, scores := make([]float32, 8*dim), make([]float32, 8*dim), make([]float32, n)
-	for _, c := range Variants() {
+	for _, c := range attentionVariants() {
 		var s AttentionScratch
 		round := func() {
 			a := AttentionArgs{Out: out, Q: q, Stride: 4 * dim, N: 2, Group: 4, End: n, Scale: AttentionScale(dim), KV: kv}
@@ -170,7 +175,7 @@ func TestAttentionRowsOfIntegers(t *testing.T) {
 				return out
 			}
 			want := run(CPU{}, s.n)
-			for _, c := range Variants()[1:] {
+			for _, c := range attentionVariants()[1:] {
 				for n := 1; n <= s.n; n++ {
 					got := run(c, n)
 					require.Empty(t, diff(tensor.F32, memOf(want[:len(got)]), memOf(got)), "%v %+v on %v, %d tokens", kind, s, c, n)

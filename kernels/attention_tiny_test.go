@@ -52,7 +52,7 @@ func TestAttentionJudgesTininessAfterRounding(t *testing.T) {
 			values.u16()[k.pair*dim] = uint16(RoundTo(tensor.BF16, -minNormal))
 			values.u16()[(k.pair+1)*dim] = uint16(RoundTo(tensor.BF16, minNormal))
 		}
-		for _, c := range Variants() {
+		for _, c := range attentionVariants() {
 			out, stats := make([]float32, len(q)), make([]Softmax, k.n*k.group)
 			var s AttentionScratch
 			c.Attention(&AttentionArgs{
@@ -83,7 +83,7 @@ func TestAttentionLeavesOutSmallWeights(t *testing.T) {
 		for i := 0; i < len(q); i += dim {
 			q[i] = 1
 		}
-		for _, c := range Variants() {
+		for _, c := range attentionVariants() {
 			out := make([]float32, len(q))
 			var s AttentionScratch
 			c.Attention(&AttentionArgs{

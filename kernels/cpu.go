@@ -19,6 +19,7 @@ type CPU struct {
 	AVX512VNNI bool
 	AVX512BF16 bool
 	NEON       bool
+	DotProd    bool // NEON's dot products of bytes
 
 	// Streaming is how memory-bound kernels prefetch. No result depends on it.
 	Streaming Streaming
@@ -135,7 +136,7 @@ func detectNamed(name string) (CPU, error) {
 }
 
 // ParseCPU returns the instruction set with the given name: "portable", "avx2",
-// "avx512", "avx512vnni", "avx512bf16" (with VNNI), "neon" or "auto". Naming more than the processor
+// "avx512", "avx512vnni", "avx512bf16" (with VNNI), "neon", "dotprod" (NEON with it) or "auto". Naming more than the processor
 // offers is an error.
 func ParseCPU(name string) (CPU, error) {
 	have := detect()
@@ -155,13 +156,15 @@ func ParseCPU(name string) (CPU, error) {
 		c = CPU{AVX2: true, AVX512: true, AVX512VNNI: have.AVX512VNNI, AVX512BF16: true, SlowDot: have.SlowDot}
 	case "neon":
 		c = CPU{NEON: true}
+	case "dotprod":
+		c = CPU{NEON: true, DotProd: true}
 	default:
-		return CPU{}, fmt.Errorf("instruction set %q: want auto, portable, avx2, avx512, avx512vnni, avx512bf16 or neon", name)
+		return CPU{}, fmt.Errorf("instruction set %q: want auto, portable, avx2, avx512, avx512vnni, avx512bf16, neon or dotprod", name)
 	}
 	if c.AVX2 {
 		c.Streaming = have.Streaming
 	}
-	if c.AVX2 && !have.AVX2 || c.AVX512 && !have.AVX512 || c.AVX512VNNI && !have.AVX512VNNI || c.AVX512BF16 && !have.AVX512BF16 || c.NEON && !have.NEON {
+	if c.AVX2 && !have.AVX2 || c.AVX512 && !have.AVX512 || c.AVX512VNNI && !have.AVX512VNNI || c.AVX512BF16 && !have.AVX512BF16 || c.NEON && !have.NEON || c.DotProd && !have.DotProd {
 		return CPU{}, fmt.Errorf("instruction set %q: this processor offers %s", name, have)
 	}
 	return c, nil
@@ -170,7 +173,7 @@ func ParseCPU(name string) (CPU, error) {
 // Variants returns every distinct instruction set that this processor offers, portable first.
 func Variants() []CPU {
 	var out []CPU
-	for _, name := range []string{"portable", "avx2", "avx512", "avx512vnni", "avx512bf16", "neon"} {
+	for _, name := range []string{"portable", "avx2", "avx512", "avx512vnni", "avx512bf16", "neon", "dotprod"} {
 		if c, err := ParseCPU(name); err == nil {
 			out = append(out, c)
 		}
@@ -189,6 +192,8 @@ func (c CPU) String() string {
 		return "avx512"
 	case c.AVX2:
 		return "avx2"
+	case c.DotProd:
+		return "dotprod"
 	case c.NEON:
 		return "neon"
 	}

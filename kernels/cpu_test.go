@@ -14,7 +14,7 @@ func TestParseCPU(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, CPU{}, portable)
 	_, err = ParseCPU("sse")
-	require.EqualError(t, err, `instruction set "sse": want auto, portable, avx2, avx512, avx512vnni, avx512bf16 or neon`)
+	require.EqualError(t, err, `instruction set "sse": want auto, portable, avx2, avx512, avx512vnni, avx512bf16, neon or dotprod`)
 
 	// No processor has both families.
 	have := map[string]bool{}

@@ -2,6 +2,7 @@ package kernels
 
 import (
 	"math"
+	"runtime"
 	"unsafe"
 
 	"github.com/lukv/lukv/tensor"
@@ -61,7 +62,7 @@ func hasMinima(t tensor.Type) bool {
 //	less16  [cols/16] int32, the same of 16
 //	sums32  [cols/32] int16, the sum of 32 q
 //	sums16  [cols/16] int16
-//	less8   [cols/8] int32, -128 times the sum of 8; of blocks of 256 only
+//	less8   [cols/8] int32, -128 times the sum of 8; of blocks of 256 on amd64 only
 //
 // where cols is padded to a multiple of 256 with zeros. Kernels may read one step beyond the
 // columns of a row, and rows that fill up the last tile of int8TileRows.
@@ -95,7 +96,7 @@ func (r *int8Rows) less8() int  { return r.sums16() + r.cols/8 }
 
 // eights returns the length of less8.
 func (r *int8Rows) eights() int {
-	if r.block == 256 {
+	if r.block == 256 && runtime.GOARCH == "amd64" {
 		return r.cols / 8
 	}
 	return 0

@@ -115,28 +115,3 @@ func int8ByRow(dst []float32, x *int8Rows, w *Matrix, lo, hi, step, sums int) {
 		a.run(w.Type)
 	}
 }
-
-//go:noescape
-func roundInt8AVX2(dst *int8, x *float32, n int) (scale float32)
-
-//go:noescape
-func sumInt8AVX2(q *int8, n int, less32, less16 *int32, sums32, sums16 *int16, less8 *int32)
-
-func (c CPU) roundInt8(q []int8, x []float32) float32 {
-	if !c.AVX2 || len(x) != len(q) {
-		return roundInt8Portable(q, x)
-	}
-	return roundInt8AVX2(&q[0], &x[0], len(q))
-}
-
-func (c CPU) sumInt8(w *int8Row) {
-	if !c.AVX2 {
-		sumInt8Portable(w)
-		return
-	}
-	var less8 *int32
-	if len(w.less8) > 0 {
-		less8 = &w.less8[0]
-	}
-	sumInt8AVX2(&w.q[0], len(w.q), &w.less32[0], &w.less16[0], &w.sums32[0], &w.sums16[0], less8)
-}

@@ -152,10 +152,7 @@ type int8Room struct {
 }
 
 // Rooms are made in scratch.sums, quads in scratch.x.
-var (
-	_ [unsafe.Sizeof(scratch{}.sums) - unsafe.Sizeof(int8Room{})]byte
-	_ [unsafe.Sizeof(scratch{}.x) - unsafe.Sizeof(int8QuadRoom{})]byte
-)
+var _ [unsafe.Sizeof(scratch{}.sums) - unsafe.Sizeof(int8Room{})]byte
 
 // int8ManyRows is the number of rows of activations from which panels are multiplied together:
 // they leave the second-level cache before the next panel comes.
@@ -309,7 +306,7 @@ func (p *int8Product) packIntegers(a int8Pack, n int) {
 		int8PackQ6_KAVX512(&a)
 	default:
 		for i := range p.room.integers {
-			p.c.unpackIntegers(&p.room.integers[i], a.rowBytes(i, n*a.step), n, t)
+			unpackIntegers(&p.room.integers[i], a.rowBytes(i, n*a.step), n, t)
 		}
 		a.src, a.stride, a.step, a.each = unsafe.Pointer(&p.room.integers), 256, 32, bytes/16
 		int8PackBytesAVX512(&a)

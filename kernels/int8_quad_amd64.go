@@ -4,34 +4,17 @@ package kernels
 
 import (
 	"encoding/binary"
-	"unsafe"
 
 	"github.com/lukv/lukv/tensor"
 )
 
-// Products on AVX2, and on AVX-512 without VNNI: four rows of weights are unpacked to 16 bits,
-// with their integer scales multiplied in (|c·w| ≤ 4096), and multiplied by all rows of
-// activations.
-
-// int8Quad is up to 256 columns of four rows of weights, unpacked.
+// int8Quad has integers of 16 bits, with their integer scales multiplied in (|c·w| ≤ 4096).
 type int8Quad struct {
 	w     [4][256]int16
 	least [4][16]int16
 	d     [4]float32 // of blocks of 256, as min
 	min   [4]float32
 	chain [2][8][4]float32 // D and Min of blocks of 32
-}
-
-// int8QuadTile is the argument of the assembly routines. Pointers are to the first row of
-// activations, at the quad's first column.
-type int8QuadTile struct {
-	quad           *int8Quad
-	q, sums, scale unsafe.Pointer // parts of int8Rows: sums16, or less32 for chains
-	stride         int            // bytes from one row to the next
-	acc            unsafe.Pointer // [rows][4] f32
-	rows           int
-	groups         int // of int8QuadChainAVX2
-	minima         int // 1: the type has minima
 }
 
 //go:noescape
@@ -54,75 +37,53 @@ type int8QuadRoom struct {
 	block    tensor.Quants
 }
 
-// int8Quads multiplies by four rows of w at a time.
-func (c CPU) int8Quads(dst []float32, ldd int, x *int8Rows, n int, w *Matrix, lo, hi int) {
-	s := scratches.Get().(*scratch)
-	defer scratches.Put(s)
-	room := (*int8QuadRoom)(unsafe.Pointer(&s.x))
-	const most = len(s.w) / 4
-	for from := 0; from < n; from += most {
-		rows := min(most, n-from)
-		acc := s.w[:4*rows]
-		for o := lo; o < hi; o += 4 {
-			outs := min(4, hi-o)
-			clear(acc)
-			for k := 0; k < w.Cols; k += 256 {
-				for i := range outs {
-					c.packInt8Quad(room, i, w, o+i, k)
-				}
-				room.quad.multiply(acc, x, from, k, w)
-			}
-			for r := range rows {
-				copy(dst[(from+r)*ldd+o:][:outs], acc[4*r:])
-			}
+// packInt8Quad unpacks up to 256 columns of outs rows of w, from row o on.
+func (c CPU) packInt8Quad(room *int8QuadRoom, w *Matrix, o, outs, k int) {
+	t := w.Type
+	block := t.Block()
+	n, row := min(256, w.Cols-k)/block, t.Bytes(w.Cols)
+	src := w.Data[t.Bytes(o*w.Cols+k):]
+	for i := range outs {
+		b := src[i*row:][:t.Bytes(n*block)]
+		unpackIntegers(&room.integers, b, n, t)
+		if block == 256 {
+			room.setBlock(i, b, t)
+		} else {
+			room.setBlocks(i, n, b, t)
 		}
 	}
 }
 
-// packInt8Quad unpacks up to 256 columns of row o of w to row i of a quad.
-func (c CPU) packInt8Quad(room *int8QuadRoom, i int, w *Matrix, o, k int) {
-	p, u, block := &room.quad, &room.block, w.Type.Block()
-	n := min(256, w.Cols-k) / block
-	size := w.Type.Bytes(block)
-	b := w.Data[w.Type.Bytes(o*w.Cols+k):][:n*size]
-	c.unpackIntegers(&room.integers, b, n, w.Type)
-	w.Type.UnpackScales(u, b)
-	if block == 256 {
-		p.d[i], p.min[i] = u.D, u.Min
-		for g, v := range u.Least {
-			p.least[i][g] = int16(v)
-		}
-		int8ScaleAVX2(&p.w[i], &room.integers, &u.Scale)
-		return
+// setBlock sets row i of the quad to integers and a block of 256.
+func (room *int8QuadRoom) setBlock(i int, b []byte, t tensor.Type) {
+	p, u := &room.quad, &room.block
+	t.UnpackScales(u, b)
+	p.d[i], p.min[i] = u.D, u.Min
+	for g, v := range u.Least {
+		p.least[i][g] = int16(v)
 	}
+	int8ScaleAVX2(&p.w[i], &room.integers, &u.Scale)
+}
+
+// setBlocks sets row i of the quad to integers and n blocks of 32.
+func (room *int8QuadRoom) setBlocks(i, n int, b []byte, t tensor.Type) {
+	p, u, size := &room.quad, &room.block, t.Bytes(32)
 	ones := [16]int8{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}
 	int8ScaleAVX2(&p.w[i], &room.integers, &ones)
-	simple := w.Type != tensor.MXFP4 && !hasMinima(w.Type)
+	simple := t != tensor.MXFP4 && !hasMinima(t)
+	u.Min = 0
 	for g := range n {
 		if simple {
 			u.D = tensor.F16ToF32(binary.LittleEndian.Uint16(b[g*size:]))
 		} else {
-			w.Type.UnpackScales(u, b[g*size:])
+			t.UnpackScales(u, b[g*size:])
 		}
 		p.chain[0][g][i], p.chain[1][g][i] = u.D, u.Min
 	}
 }
 
-// multiply multiplies p, at column k of w, by the rows of x that acc has room for, from row
-// from on.
-func (p *int8Quad) multiply(acc []float32, x *int8Rows, from, k int, w *Matrix) {
-	a := int8QuadTile{
-		quad: p, q: x.at(from, k), scale: x.at(from, x.scales()+4*k/x.block), stride: x.stride,
-		acc: unsafe.Pointer(&acc[0]), rows: len(acc) / 4,
-	}
-	if hasMinima(w.Type) {
-		a.minima = 1
-	}
-	if x.block == 256 {
-		a.sums = x.at(from, x.sums16()+k/8)
-		int8QuadAVX2(&a)
-		return
-	}
-	a.sums, a.groups = x.at(from, x.less32()+k/8), min(256, w.Cols-k)/32
-	int8QuadChainAVX2(&a)
-}
+// quadSums returns the part of a record, from column k on, that is multiplied by minima.
+func (x *int8Rows) quadSums(k int, t tensor.Type) int { return x.sums16() + k/8 }
+
+func (c CPU) runQuad(a *int8QuadTile, t tensor.Type) { int8QuadAVX2(a) }
+func (c CPU) runChain(a *int8QuadTile)               { int8QuadChainAVX2(a) }

@@ -8,10 +8,10 @@ DATA int8Interleave<>+16(SB)/8, $0x0000000600000002
 DATA int8Interleave<>+24(SB)/8, $0x0000000700000003
 GLOBL int8Interleave<>(SB), RODATA|NOPTR, $32
 
-// func roundInt8AVX2(dst *int8, x *float32, n int) (scale float32)
+// func int8Round(dst *int8, x *float32, n int) (scale float32)
 //
 // n is a positive multiple of 32.
-TEXT ·roundInt8AVX2(SB), NOSPLIT, $0-28
+TEXT ·int8Round(SB), NOSPLIT, $0-28
 	MOVQ dst+0(FP), DI
 	MOVQ x+8(FP), SI
 	MOVQ n+16(FP), CX
@@ -83,10 +83,10 @@ zero:
 	VZEROUPPER
 	RET
 
-// func sumInt8AVX2(q *int8, n int, less32, less16 *int32, sums32, sums16 *int16, less8 *int32)
+// func int8Sums(q *int8, n int, less32, less16 *int32, sums32, sums16 *int16, less8 *int32)
 //
 // n is a positive multiple of 128. less8 may be nil.
-TEXT ·sumInt8AVX2(SB), NOSPLIT, $0-56
+TEXT ·int8Sums(SB), NOSPLIT, $0-56
 	MOVQ q+0(FP), SI
 	MOVQ n+8(FP), CX
 	MOVQ less32+16(FP), R8

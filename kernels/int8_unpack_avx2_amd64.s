@@ -11,8 +11,8 @@
 	VMOVD R8, X15; \
 	VPBROADCASTB X15, Y
 
-// func unpackQ8_0AVX2(dst *int8, src unsafe.Pointer, n int)
-TEXT ·unpackQ8_0AVX2(SB), NOSPLIT, $0-24
+// func unpackQ8_0(dst *int8, src unsafe.Pointer, n int)
+TEXT ·unpackQ8_0(SB), NOSPLIT, $0-24
 	MOVQ dst+0(FP), DI
 	MOVQ src+8(FP), SI
 	MOVQ n+16(FP), CX
@@ -27,8 +27,8 @@ next:
 	VZEROUPPER
 	RET
 
-// func unpackLevelsAVX2(dst *int8, src unsafe.Pointer, n, step int, table *[16]int8)
-TEXT ·unpackLevelsAVX2(SB), NOSPLIT, $0-40
+// func unpackLevels(dst *int8, src unsafe.Pointer, n, step int, table *[16]int8)
+TEXT ·unpackLevels(SB), NOSPLIT, $0-40
 	MOVQ dst+0(FP), DI
 	MOVQ src+8(FP), SI
 	MOVQ n+16(FP), CX
@@ -57,8 +57,8 @@ next:
 	VPAND Y14, lo, lo; \
 	VPAND Y14, hi, hi
 
-// func unpackQ4_KAVX2(dst *int8, src unsafe.Pointer)
-TEXT ·unpackQ4_KAVX2(SB), NOSPLIT, $0-16
+// func unpackQ4_K(dst *int8, src unsafe.Pointer)
+TEXT ·unpackQ4_K(SB), NOSPLIT, $0-16
 	MOVQ dst+0(FP), DI
 	MOVQ src+8(FP), SI
 	BYTES(0x0f, Y14)
@@ -87,8 +87,8 @@ TEXT ·unpackQ4_KAVX2(SB), NOSPLIT, $0-16
 	VPOR Y9, y, y; \
 	VMOVDQU y, to(DI)
 
-// func unpackQ5_KAVX2(dst *int8, src unsafe.Pointer)
-TEXT ·unpackQ5_KAVX2(SB), NOSPLIT, $0-16
+// func unpackQ5_K(dst *int8, src unsafe.Pointer)
+TEXT ·unpackQ5_K(SB), NOSPLIT, $0-16
 	MOVQ dst+0(FP), DI
 	MOVQ src+8(FP), SI
 	BYTES(0x0f, Y14)
@@ -120,8 +120,8 @@ TEXT ·unpackQ5_KAVX2(SB), NOSPLIT, $0-16
 	VPSUBB Y12, y, y; \
 	VMOVDQU y, to(DI)
 
-// func unpackQ6_KAVX2(dst *int8, src unsafe.Pointer)
-TEXT ·unpackQ6_KAVX2(SB), NOSPLIT, $0-16
+// func unpackQ6_K(dst *int8, src unsafe.Pointer)
+TEXT ·unpackQ6_K(SB), NOSPLIT, $0-16
 	MOVQ dst+0(FP), DI
 	MOVQ src+8(FP), SI
 	BYTES(0x0f, Y14)
@@ -159,8 +159,8 @@ DATA unpackByte<>+16(SB)/8, $0x0202020202020202
 DATA unpackByte<>+24(SB)/8, $0x0303030303030303
 GLOBL unpackByte<>(SB), RODATA|NOPTR, $32
 
-// func unpackFifthAVX2(dst *int8, src unsafe.Pointer, n, step int, less int8)
-TEXT ·unpackFifthAVX2(SB), NOSPLIT, $0-33
+// func unpackFifth(dst *int8, src unsafe.Pointer, n, step int, less int8)
+TEXT ·unpackFifth(SB), NOSPLIT, $0-33
 	MOVQ dst+0(FP), DI
 	MOVQ src+8(FP), SI
 	MOVQ n+16(FP), CX
@@ -197,8 +197,8 @@ next:
 	VPAND Y14, Y1, Y1; \
 	VMOVDQU Y1, to(DI)
 
-// func unpackQ2_KAVX2(dst *int8, src unsafe.Pointer)
-TEXT ·unpackQ2_KAVX2(SB), NOSPLIT, $0-16
+// func unpackQ2_K(dst *int8, src unsafe.Pointer)
+TEXT ·unpackQ2_K(SB), NOSPLIT, $0-16
 	MOVQ dst+0(FP), DI
 	MOVQ src+8(FP), SI
 	BYTES(0x03, Y14)
@@ -226,8 +226,8 @@ TEXT ·unpackQ2_KAVX2(SB), NOSPLIT, $0-16
 	VPSUBB Y2, Y1, Y1; \
 	VMOVDQU Y1, to(DI)
 
-// func unpackQ3_KAVX2(dst *int8, src unsafe.Pointer)
-TEXT ·unpackQ3_KAVX2(SB), NOSPLIT, $0-16
+// func unpackQ3_K(dst *int8, src unsafe.Pointer)
+TEXT ·unpackQ3_K(SB), NOSPLIT, $0-16
 	MOVQ dst+0(FP), DI
 	MOVQ src+8(FP), SI
 	BYTES(0x03, Y14)
@@ -256,8 +256,8 @@ TEXT ·unpackQ3_KAVX2(SB), NOSPLIT, $0-16
 	VSUBPS Y1, Y2, Y2; \
 	VMOVUPS Y2, to(DI)
 
-// func widenInt8AVX2(dst *float32, src *int8, scale, least *float32, groups int)
-TEXT ·widenInt8AVX2(SB), NOSPLIT, $0-40
+// func widenInt8(dst *float32, src *int8, scale, least *float32, groups int)
+TEXT ·widenInt8(SB), NOSPLIT, $0-40
 	MOVQ dst+0(FP), DI
 	MOVQ src+8(FP), SI
 	MOVQ scale+16(FP), R8

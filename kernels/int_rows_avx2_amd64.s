@@ -26,10 +26,10 @@ DATA nibbleOrder<>+16(SB)/8, $0x0000000600000002
 DATA nibbleOrder<>+24(SB)/8, $0x0000000700000003
 GLOBL nibbleOrder<>(SB), RODATA|NOPTR, $32
 
-// func rotateAVX2(x *float32, n int, factor float32)
+// func rotatePart(x *float32, n int, factor float32)
 //
 // One part of n elements, a power of two from 8 on.
-TEXT ·rotateAVX2(SB), NOSPLIT, $0-20
+TEXT ·rotatePart(SB), NOSPLIT, $0-20
 	MOVQ x+0(FP), DI
 	MOVQ n+8(FP), CX
 	VMOVUPS alternate1<>(SB), Y13
@@ -93,10 +93,10 @@ scale:
 	VMINPS Y14, y, y; \
 	VCVTPS2DQ y, y
 
-// func nibblesAVX2(dst *byte, x *float32, s float32)
+// func packNibbles(dst *byte, x *float32, s float32)
 //
 // A group of 32 elements, with a scale that is finite and not 0.
-TEXT ·nibblesAVX2(SB), NOSPLIT, $0-20
+TEXT ·packNibbles(SB), NOSPLIT, $0-20
 	MOVQ dst+0(FP), DI
 	MOVQ x+8(FP), SI
 	VBROADCASTSS s+16(FP), Y15

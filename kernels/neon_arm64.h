@@ -6,6 +6,8 @@
 #define FMUL(m, n, d)  WORD $(0x6E20DC00 | (m)<<16 | (n)<<5 | (d)) // d = n · m
 #define FDIV(m, n, d)  WORD $(0x6E20FC00 | (m)<<16 | (n)<<5 | (d)) // d = n / m
 #define FMAXNM(m, n, d) WORD $(0x4E20C400 | (m)<<16 | (n)<<5 | (d)) // a NaN loses
+#define FMINNM(m, n, d) WORD $(0x4EA0C400 | (m)<<16 | (n)<<5 | (d)) // a NaN loses
+#define FCMEQ0(n, d)   WORD $(0x4EA0D800 | (n)<<5 | (d)) // d = n = 0
 #define FCMGE(m, n, d) WORD $(0x6E20E400 | (m)<<16 | (n)<<5 | (d)) // d = n ≥ m
 #define FCMGT(m, n, d) WORD $(0x6EA0E400 | (m)<<16 | (n)<<5 | (d)) // d = n > m
 #define FADDP(m, n, d) WORD $(0x6E20D400 | (m)<<16 | (n)<<5 | (d)) // sums of neighbours

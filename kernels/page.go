@@ -31,10 +31,6 @@ const TileEntries = 16
 // ValueType is the type of values.
 func (l PageLayout) ValueType() tensor.Type { return cmp.Or(l.Values, l.Type) }
 
-// float reports whether keys and values are both floating-point numbers, the only ones that
-// devices store.
-func (l PageLayout) float() bool { return !isInt(l.Type) && !isInt(l.ValueType()) }
-
 // rowBytes is the size of a key or value of d elements of type t, scales included.
 func rowBytes(t tensor.Type, d int) int {
 	if t == tensor.I8 {

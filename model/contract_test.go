@@ -196,7 +196,7 @@ func (c *contractCheck) same(t testing.TB, what func() string, want, got []float
 func TestContract(t *testing.T) {
 	// Sets that differ only in products of 8-bit integers count once here: see
 	// TestGoldenGGUFInt8.
-	sets := slices.DeleteFunc(kernels.Variants(), func(c kernels.CPU) bool { return c.AVX512VNNI && !c.AVX512BF16 })
+	sets := slices.DeleteFunc(kernels.Variants(), func(c kernels.CPU) bool { return c.AVX512VNNI && !c.AVX512BF16 || c.DotProd })
 	require.LessOrEqual(t, len(sets), 4, "pairs holds for four instruction sets")
 	runs, logits := 0, 0
 	t.Run(contractFull.name, func(t *testing.T) {

@@ -228,8 +228,12 @@ func (c *course) tokens(n int) []int32 {
 func (c *course) unit() probe.Unit {
 	cpu := c.m.CPU()
 	set := cpu.String()
-	if c.m.Precision() == model.PrecisionInt8 && cpu.AVX512VNNI {
+	int8 := c.m.Precision() == model.PrecisionInt8
+	switch {
+	case int8 && cpu.AVX512VNNI:
 		return probe.UnitOf("avx512vnni")
+	case cpu.DotProd && !int8:
+		return probe.UnitOf("neon")
 	}
 	dots := cpu.AVX512BF16 && !cpu.SlowDot && c.m.Precision() == model.PrecisionBF16 && c.m.Config().Type == tensor.BF16
 	if cpu.AVX512 && !dots {

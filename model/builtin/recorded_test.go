@@ -146,15 +146,17 @@ func TestRecorded(t *testing.T) {
 	require.NoError(t, err)
 	var want map[model.Precision]record
 	require.NoError(t, json.Unmarshal(text, &want))
+	// Dot products of bytes are those of no precision here.
+	sets := slices.DeleteFunc(kernels.Variants(), func(c kernels.CPU) bool { return c.DotProd })
 	checks := 0
-	for _, cpu := range kernels.Variants() {
+	for _, cpu := range sets {
 		for _, p := range precisions {
 			got := recordOf(t, cpu, p)
 			require.Equal(t, want[p], got, "%v, precision %s", cpu, p)
 			checks += 1 + len(got.Greedy) + len(got.Kept)
 		}
 	}
-	line := fmt.Sprintf("recorded bits: %d checks on %s, %v", checks, runtime.GOARCH, kernels.Variants())
+	line := fmt.Sprintf("recorded bits: %d checks on %s, %v", checks, runtime.GOARCH, sets)
 	t.Log(line)
 	fmt.Println(line)
 	require.NotZero(t, checks)
