@@ -36,7 +36,7 @@ type serveCmd struct {
 	MaxBody     byteSize       `group:"limits" default:"32MiB" placeholder:"SIZE" help:"Refuse request bodies of more than SIZE (default ${default})."`
 	MaxConns    int            `group:"limits" name:"max-connections" default:"1024" placeholder:"N" help:"Accept at most N connections at once (default ${default}); further connections replace those that wait for their clients."`
 	MaxRequests byteSize       `group:"limits" name:"max-request-memory" placeholder:"SIZE" help:"Limit the memory of all requests and answers in progress, without caches, to SIZE (default: a quarter of the memory available at the start); refuse further requests with status 503."`
-	MaxRunning  int            `group:"limits" default:"64" placeholder:"N" help:"Decode at most N answers at once (default ${default})."`
+	MaxRunning  int            `group:"limits" default:"64" placeholder:"N" help:"Decode at most N answers at once (default ${default}), and an eighth more for an API key of which nothing runs."`
 	MaxQueue    int            `group:"limits" default:"256" placeholder:"N" help:"Let at most N requests wait (default ${default}); refuse further requests with status 429."`
 	Latency     *time.Duration `group:"limits" placeholder:"TIME" help:"Aim for this time between tokens of an answer during the prefill of other prompts (default 100ms, or the time of a step with 128 tokens of prompts where that is longer). Less makes streams smoother and all answers together slower."`
 	MaxAnswer   *int           `group:"limits" placeholder:"N" help:"End answers after N tokens, whatever requests ask for (default: 4096 for requests that set no limit, none for others)."`
