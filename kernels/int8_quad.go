@@ -4,8 +4,6 @@ package kernels
 
 import (
 	"unsafe"
-
-	"github.com/lukv/lukv/tensor"
 )
 
 // Products on AVX2, on AVX-512 without VNNI, and on NEON: up to 256 columns of four rows of
@@ -67,12 +65,3 @@ func (c CPU) multiplyQuad(p *int8Quad, acc []float32, x *int8Rows, from, n, k in
 
 // Quads are made in scratch.x.
 var _ [unsafe.Sizeof(scratch{}.x) - unsafe.Sizeof(int8QuadRoom{})]byte
-
-// groupOf returns the number of elements that share an integer scale.
-func groupOf(t tensor.Type) int {
-	switch t {
-	case tensor.Q2_K, tensor.Q3_K, tensor.Q6_K:
-		return 16
-	}
-	return 32
-}

@@ -179,3 +179,12 @@ func (c CPU) runChain(a *int8QuadTile) {
 		int8ChainNEON(a)
 	}
 }
+
+// groupOf returns the number of elements that share an integer scale.
+func groupOf(t tensor.Type) int {
+	switch t {
+	case tensor.Q2_K, tensor.Q3_K, tensor.Q6_K:
+		return 16
+	}
+	return 32
+}

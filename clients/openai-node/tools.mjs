@@ -91,7 +91,7 @@ test('structured output', options, async () => {
   for (const [more, like] of [[{ pattern: '^[A-Z]{2}-\\d{4}$' }, /^"[A-Z]{2}-\d{4}"$/], [{ format: 'date' }, /^"\d{4}-\d\d-\d\d"$/]]) {
     assert.match((await client.chat.completions.create(ask({ response_format: text(more) }))).choices[0].message.content, like);
   }
-  const refused = { type: 'json_schema', json_schema: { name: 'x', schema: { type: 'array', items: { type: 'string' }, uniqueItems: true } } };
+  const refused = { type: 'json_schema', json_schema: { name: 'x', strict: true, schema: { type: 'array', items: { type: 'string' }, uniqueItems: true } } };
   await assert.rejects(client.chat.completions.create(ask({ response_format: refused })), { status: 400, param: 'response_format', message: /uniqueItems/ });
 });
 
