@@ -497,7 +497,7 @@ func holdsOf(ctx context.Context) *holds { return ctx.Value(holdsKey{}).(*holds)
 
 // end releases the models. It returns what to log about the request.
 func (h *holds) end() []any {
-	h.leaveTurn()
+	h.leave()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var sum usage
@@ -527,15 +527,19 @@ func (s *Server) served(ctx context.Context, id string) (*served, error) {
 	if sl == nil {
 		return nil, notFound("model_not_found", "the model %q does not exist", id)
 	}
+	h := holdsOf(ctx)
+	had := h.leave() // others need not wait for the model
 	v, release, err := s.models.acquire(ctx, sl)
 	if err != nil {
 		return nil, loadError(id, err)
 	}
-	h := holdsOf(ctx)
 	h.mu.Lock()
-	defer h.mu.Unlock()
 	h.releases, h.maxLen, h.model = append(h.releases, release), v.e.MaxTokens(), v.id
-	return v, nil
+	h.mu.Unlock()
+	if had {
+		err = h.enter(ctx)
+	}
+	return v, err
 }
 
 // loadError returns what clients are told about a model that was not loaded: not where

@@ -405,7 +405,7 @@ func (s *Server) salted(r requestContext, q engine.Request) engine.Request {
 func (s *Server) submit(r requestContext, v *served, q engine.Request) (*engine.Stream, error) {
 	q = s.salted(r, q)
 	stream, err := v.e.Submit(r.ctx, q)
-	holdsOf(r.ctx).leaveTurn()
+	holdsOf(r.ctx).leave()
 	var large *engine.TooLargeError
 	var format *structured.FormatError
 	switch {

@@ -335,7 +335,7 @@ func (s *Server) wrap(pattern string, h handler) http.Handler {
 		start := time.Now()
 		id := w.Header().Get("X-Request-Id")
 		used := &holds{charge: &charge{a: &s.account, owner: s.owner(r)}}
-		out := &statusWriter{ResponseWriter: w, log: s.o.Log, begins: used.leaveTurn}
+		out := &statusWriter{ResponseWriter: w, log: s.o.Log, begins: func() { used.leave() }}
 		r.Body = http.MaxBytesReader(out, r.Body, s.o.MaxBody)
 		ctx := context.WithValue(context.WithValue(r.Context(), requestKey{}, id), holdsKey{}, used)
 		err := s.guarded(out, r.WithContext(ctx), h)

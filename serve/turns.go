@@ -91,7 +91,8 @@ func (h *holds) enter(ctx context.Context) error {
 	return nil
 }
 
-func (h *holds) leaveTurn() {
+// leave ends the request's turn, and reports whether it had one.
+func (h *holds) leave() bool {
 	h.mu.Lock()
 	had := h.turn
 	h.turn = false
@@ -99,4 +100,5 @@ func (h *holds) leaveTurn() {
 	if had {
 		h.charge.a.turns.give()
 	}
+	return had
 }
