@@ -174,7 +174,7 @@ func (c CPU) int8Panels(dst []float32, ldd int, x *int8Rows, n int, w *Matrix, l
 // int8Product is a product of n rows of activations by panels of w.
 type int8Product struct {
 	c         CPU
-	w         *Matrix
+	w         Matrix
 	n         int
 	row, size int // bytes of a row of w, and of 256 columns of it
 	together  int // panels that are multiplied together
@@ -193,7 +193,7 @@ type int8Product struct {
 func (c CPU) newInt8Product(s *scratch, x *int8Rows, from, n int, w *Matrix) int8Product {
 	t := w.Type
 	p := int8Product{
-		c: c, w: w, n: n, row: t.Bytes(w.Cols), size: t.Bytes(256), together: 1,
+		c: c, w: *w, n: n, row: t.Bytes(w.Cols), size: t.Bytes(256), together: 1,
 		room: (*int8Room)(unsafe.Pointer(&s.sums)), acc: s.w[:],
 	}
 	tiles := (n + int8TileRows - 1) / int8TileRows
