@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/lukv/lukv/gguf"
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/tensor"
 )
@@ -75,27 +76,47 @@ func ShapeConfig(name string) (*Config, error) {
 	}, nil
 }
 
-// RandomWeights returns weights of type t (BF16, F16 or F32) for cfg: uniform
-// in ±√3/√columns, norms 1, biases small. Equal seeds give equal weights. When ctx is
-// done it returns its cause.
+// RandomWeights returns weights of type t (BF16, F16, F32, Q8_0, Q4_0 or Q4_K) for cfg:
+// uniform in ±√3/√columns, norms 1, biases small. Matrices of quantised types repeat the
+// same values, embedding and head have Q6_K in place of fewer bits, Q8_0 takes the place of
+// types whose blocks do not divide the columns, and all else is F32. Equal seeds give equal
+// weights. When ctx is done it returns its cause.
 func RandomWeights(ctx context.Context, cfg *Config, t tensor.Type, seed uint64) (*Weights, error) {
 	g := &randomTensors{ctx: ctx, t: t, seed: seed}
-	w := &Weights{Embed: g.matrix(cfg.Vocab, cfg.Hidden), Norm: g.constant(cfg.Hidden, 1-cfg.scalars.normOffset), Layers: make([]LayerWeights, cfg.Layers), names: cfg.tensors()}
+	ends := t
+	if t.Quantised() {
+		g.t = tensor.F32
+		if t != tensor.Q8_0 {
+			ends = tensor.Q6_K
+		}
+	}
+	w := &Weights{Norm: g.constant(cfg.Hidden, 1-cfg.scalars.normOffset), Layers: make([]LayerWeights, cfg.Layers), names: cfg.tensors()}
+	var err error
+	matrix := func(dst *tensor.Tensor, of tensor.Type, rows, cols int) {
+		if err == nil {
+			*dst, err = g.matrix(of, rows, cols)
+		}
+	}
+	matrix(&w.Embed, ends, cfg.Vocab, cfg.Hidden)
 	w.Head = w.Embed
 	if !cfg.TiedEmbeddings {
-		w.Head = g.matrix(cfg.Vocab, cfg.Hidden)
+		matrix(&w.Head, ends, cfg.Vocab, cfg.Hidden)
 	}
 	for at, p := range cfg.layerPlans() {
 		l := &w.Layers[at]
 		l.Experts = make([]expertWeights, p.ffn.experts)
 		l.each(func(role tensorRole, dst *tensor.Tensor) {
-			if shape := p.shape(cfg, role); len(shape) == 2 {
-				*dst = g.matrix(shape[0], shape[1])
+			switch shape := p.shape(cfg, role); {
+			case len(shape) != 2:
+			case role == roleRouter && t.Quantised():
+				matrix(dst, tensor.F32, shape[0], shape[1])
+			default:
+				matrix(dst, t, shape[0], shape[1])
 			}
 		})
 		l.eachExpert(func(role tensorRole, _ int, dst *tensor.Tensor) {
 			shape := p.shape(cfg, role)
-			*dst = g.matrix(shape[0], shape[1])
+			matrix(dst, t, shape[0], shape[1])
 		})
 		l.each(func(role tensorRole, dst *tensor.Tensor) {
 			switch shape := p.shape(cfg, role); {
@@ -110,20 +131,40 @@ func RandomWeights(ctx context.Context, cfg *Config, t tensor.Type, seed uint64)
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	return w, nil
+	return w, err
 }
 
 // randomTensors makes one tensor after another, each from its own stream.
 type randomTensors struct {
 	ctx  context.Context // tensors are empty when it is done
-	t    tensor.Type
+	t    tensor.Type     // of all but quantised ones
 	seed uint64
 	n    uint64
 }
 
-func (g *randomTensors) matrix(rows, cols int) tensor.Tensor {
-	return g.uniform([]int{rows, cols}, math.Sqrt(3/float64(cols)))
+// matrix returns a matrix of type t, which is g.t or quantised.
+func (g *randomTensors) matrix(t tensor.Type, rows, cols int) (tensor.Tensor, error) {
+	scale := math.Sqrt(3 / float64(cols))
+	switch {
+	case !t.Quantised() || cols%tensor.Q8_0.Block() != 0:
+		return g.uniform([]int{rows, cols}, scale), nil
+	case cols%t.Block() != 0:
+		t = tensor.Q8_0
+	}
+	values := g.uniform([]int{1 << 16}, scale)
+	blocks, err := gguf.Encode(nil, encodings[t], values.Float32s(nil), values.Shape[0], nil)
+	if err != nil {
+		return tensor.Tensor{}, err
+	}
+	data := make([]byte, rows*t.Bytes(cols))
+	for at := 0; at < len(data); {
+		at += copy(data[at:], blocks)
+	}
+	return tensor.Tensor{Type: t, Shape: []int{rows, cols}, Data: data}, nil
 }
+
+// encodings are the types of blocks that RandomWeights writes.
+var encodings = map[tensor.Type]gguf.Type{tensor.Q8_0: gguf.Q8_0, tensor.Q4_0: gguf.Q4_0, tensor.Q4_K: gguf.Q4_K, tensor.Q6_K: gguf.Q6_K}
 
 func (g *randomTensors) vector(n int) tensor.Tensor { return g.uniform([]int{n}, 0.1) }
 

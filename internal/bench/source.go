@@ -39,7 +39,7 @@ func (s *Source) random() bool { return s.bytes > 0 }
 
 // Shape returns a source with the dimensions of a published checkpoint (see
 // model.Shapes), or for NAME:LAYERS those of its first layers, and random weights
-// of type t: BF16, F16 or F32. The weights are made when they are first needed.
+// of type t, see model.RandomWeights. The weights are made when they are first needed.
 func Shape(name string, t tensor.Type) (*Source, error) {
 	cfg, err := ShapeConfig(name)
 	if err != nil {
@@ -73,7 +73,7 @@ func Random(name string, cfg *model.Config, t tensor.Type) *Source {
 	if !c.TiedEmbeddings {
 		params += int64(c.Vocab) * int64(c.Hidden)
 	}
-	s.bytes = params * int64(t.Bytes(1))
+	s.bytes = params * int64(t.Bytes(256)) / 256
 	var weights *model.Weights
 	s.open = func(ctx context.Context, opts ...model.Option) (*model.Model, error) {
 		if weights == nil {
