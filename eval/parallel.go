@@ -83,7 +83,9 @@ func (p *parallel) end(weight int64, err error) {
 // one evaluates the items of one context. It calls back to the caller only under the
 // lock.
 func (p *parallel) one(ctx context.Context, group []int) error {
-	one := *p.runner
+	p.mu.Lock()
+	one := *p.runner // whose done others count on
+	p.mu.Unlock()
 	one.done, one.asked = 0, nil
 	if p.o.Done != nil {
 		one.o.Done = func(item int, method string) bool {
