@@ -1,10 +1,8 @@
 package command
 
 import (
-	"compress/gzip"
 	"encoding/json"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/dialog"
+	"github.com/lukv/lukv/internal/testgz"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/safetensors"
 	"github.com/lukv/lukv/tensor"
@@ -54,12 +53,12 @@ var families = []family{
 	{"llama-2", "llama2-mha-f16-sharded", "mini/llama2-style", "tokenizer.json", "zephyr-tinyllama", false, zephyrPrompt},
 	{"llama-3", "llama31-gqa-bf16", "mini/llama3-style", "tokenizer.json", llama3Template, false, llama3Prompt},
 	{"mistral", "mistral-swa16-bf16", "mini/spm-noprefix", "tokenizer.model", "mistral-7b-instruct-v0.3", false, mistralPrompt},
-	{"mistral-nemo", "mistral-nemo-f32", "mini/tekken-v7", "tekken.json.gz", "mistral-nemo-instruct-2407", false, nemoPrompt},
+	{"mistral-nemo", "mistral-nemo-f32", "mini/tekken-v7", "tekken.json", "mistral-nemo-instruct-2407", false, nemoPrompt},
 	{"qwen2", "qwen2-tied-bf16", "mini/digits-bytelevel", "tokenizer.json", "qwen2.5-7b-instruct", false, qwenPrompt},
 	{"real-llama-3.1", "llama31-gqa-bf16", "mini/llama3-style", "tokenizer.json", "llama-3.1-8b-instruct", true, llama31Prompt},
 	{"real-mistral-v3", "mistral-swa16-bf16", "mistral-v3", "tokenizer.model", "mistral-7b-instruct-v0.3", true, mistralPrompt},
-	{"real-mistral-nemo", "mistral-nemo-f32", "mistral-nemo", "tokenizer.json.gz", "mistral-nemo-instruct-2407", true, nemoPrompt},
-	{"real-qwen2.5", "qwen2-tied-bf16", "qwen2.5", "tokenizer.json.gz", "qwen2.5-7b-instruct", true, qwenPrompt},
+	{"real-mistral-nemo", "mistral-nemo-f32", "mistral-nemo", "tokenizer.json", "mistral-nemo-instruct-2407", true, nemoPrompt},
+	{"real-qwen2.5", "qwen2-tied-bf16", "qwen2.5", "tokenizer.json", "qwen2.5-7b-instruct", true, qwenPrompt},
 }
 
 // build writes the checkpoint into dir.
@@ -88,18 +87,9 @@ func (f family) build(t *testing.T, dir string) {
 	write := func(name string, data []byte) {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), data, 0o600))
 	}
-	vocabulary, err := os.Open(filepath.Join(source, f.file))
+	data, err := testgz.ReadFile(filepath.Join(source, f.file))
 	require.NoError(t, err)
-	defer vocabulary.Close()
-	var r io.Reader = vocabulary
-	name, compressed := strings.CutSuffix(f.file, ".gz")
-	if compressed {
-		r, err = gzip.NewReader(vocabulary)
-		require.NoError(t, err)
-	}
-	data, err := io.ReadAll(r)
-	require.NoError(t, err)
-	write(name, data)
+	write(f.file, data)
 	// The published layout: special tokens in tokenizer_config.json, the template
 	// beside it.
 	special := make(map[string]any)

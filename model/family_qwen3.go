@@ -8,9 +8,14 @@ var qwen3Family = family{
 	tensors:  llamaTensors,
 	defaults: configDefaults{maxPositions: 32768, kvHeads: 32, headDim: 128},
 	read: func(o object, c *Config) {
-		c.QKVBias = o.Bool("attention_bias", false)
-		c.OutBias = c.QKVBias
-		c.QKNorm = true
+		o.qwen3Attention(c)
 		o.qwenWindows(c)
 	},
+}
+
+// qwen3Attention sets what the attention of Qwen 3 has beside windows.
+func (o object) qwen3Attention(c *Config) {
+	c.QKVBias = o.Bool("attention_bias", false)
+	c.OutBias = c.QKVBias
+	c.QKNorm = true
 }

@@ -30,7 +30,7 @@ var qwen3MoEFamily = family{
 	tensors:  llamaTensors.with(expertTensors...),
 	defaults: configDefaults{maxPositions: 32768, kvHeads: 4},
 	read: func(o object, c *Config) {
-		qwen3Family.read(o, c)
+		o.qwen3Attention(c)
 		width, _ := o.switchedWindow()
 		o.windows(c, width, nil)
 		key := "num_experts"

@@ -3,12 +3,16 @@ package serve
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/engine"
 )
 
 // TestTurns: no more than half of the processors prepare requests, and owners take turns.
@@ -80,4 +84,35 @@ func TestTurnsCancelled(t *testing.T) {
 	require.LessOrEqual(t, most.Load(), int64(ts.most()))
 	require.Zero(t, ts.busy)
 	require.Empty(t, ts.waiting)
+}
+
+// TestLargeBodiesTakeTurns: while others have all turns, a large body waits and a small one
+// does not.
+func TestLargeBodiesTakeTurns(t *testing.T) {
+	ts := start(t, Options{}, engine.Options{})
+	all := &ts.s.account.turns
+	for range all.most() {
+		require.NoError(t, all.take(t.Context(), "others"))
+	}
+	large := fmt.Sprintf(`{"prompt":%q}`, strings.Repeat("a ", heavyBody/2))
+	answered := make(chan int)
+	go func() {
+		status, _, _ := ts.do(t, "POST", "/tokenize", large)
+		answered <- status
+	}()
+	for waits := false; !waits; {
+		all.mu.Lock()
+		waits = len(all.waiting) == 1
+		all.mu.Unlock()
+		runtime.Gosched()
+	}
+	status, _, _ := ts.do(t, "POST", "/tokenize", `{"prompt":"a"}`)
+	require.Equal(t, 200, status)
+	require.Empty(t, answered)
+	all.give()
+	require.Equal(t, 200, <-answered)
+	for range all.most() - 1 {
+		all.give()
+	}
+	require.Zero(t, all.busy)
 }

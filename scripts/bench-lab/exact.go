@@ -32,20 +32,11 @@ const exactDrafts, exactTokens = 4, 32
 
 // exact measures metrics that need no profile, at several ratios, greedy and sampled.
 func (s *settings) exact(ctx context.Context, name string) (any, error) {
-	source, _, err := s.source(name)
+	m, tok, release, err := s.open(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	defer source.Release()
-	m, err := source.Open(ctx, s.options()...)
-	if err != nil {
-		return nil, err
-	}
-	defer m.Close()
-	tok, err := m.Tokenizer()
-	if err != nil {
-		return nil, fmt.Errorf("exact answers of %s: %w", name, err)
-	}
+	defer release()
 	var out []Exact
 	for _, metric := range []string{"key_distance", "snapkv", "kvzip", "streaming_llm"} {
 		for _, ratio := range []float64{0.5, 0.8, 0.9} {

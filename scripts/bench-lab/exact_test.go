@@ -23,5 +23,5 @@ func TestExact(t *testing.T) {
 		assert.LessOrEqual(t, x.PerPass, 1.0+exactDrafts)
 	}
 	_, err = s.exact(t.Context(), "150m:1")
-	require.ErrorContains(t, err, "exact answers of 150m:1")
+	require.ErrorContains(t, err, "tokenizer of 150m:1")
 }

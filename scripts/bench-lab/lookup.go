@@ -51,20 +51,11 @@ const lookupTokens, lookupBegin = 64, 24
 
 // lookup measures all sets on a checkpoint.
 func (s *settings) lookup(ctx context.Context, name string) (any, error) {
-	source, _, err := s.source(name)
+	m, tok, release, err := s.open(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	defer source.Release()
-	m, err := source.Open(ctx, s.options()...)
-	if err != nil {
-		return nil, err
-	}
-	defer m.Close()
-	tok, err := m.Tokenizer()
-	if err != nil {
-		return nil, fmt.Errorf("lookup decoding of %s: %w", name, err)
-	}
+	defer release()
 	sets := []string{LookupQuote, LookupFree}
 	if name == builtin.Name {
 		sets = []string{LookupQuote, LookupAnswer, LookupFree}

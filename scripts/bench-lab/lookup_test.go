@@ -30,5 +30,5 @@ func TestLookup(t *testing.T) {
 	assert.Greater(t, list[0].Accepted, 0.2, "a recited passage is found")
 
 	_, err = s.lookup(t.Context(), "150m:1")
-	require.ErrorContains(t, err, "lookup decoding of 150m:1")
+	require.ErrorContains(t, err, "tokenizer of 150m:1")
 }

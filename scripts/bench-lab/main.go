@@ -30,6 +30,7 @@ import (
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/model/builtin"
 	"github.com/lukv/lukv/tensor"
+	"github.com/lukv/lukv/tokenizer"
 )
 
 // settings holds the flags.
@@ -171,4 +172,23 @@ func decode(ctx context.Context, m *model.Model, sessions []*model.Session, n in
 		}
 	}
 	return time.Since(begin), nil
+}
+
+// open opens a model with its tokenizer. The caller calls release.
+func (s *settings) open(ctx context.Context, name string) (m *model.Model, tok *tokenizer.Tokenizer, release func(), err error) {
+	source, _, err := s.source(name)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	m, err = source.Open(ctx, s.options()...)
+	if err != nil {
+		source.Release()
+		return nil, nil, nil, err
+	}
+	release = func() { m.Close(); source.Release() }
+	if tok, err = m.Tokenizer(); err != nil {
+		release()
+		return nil, nil, nil, fmt.Errorf("tokenizer of %s: %w", name, err)
+	}
+	return m, tok, release, nil
 }
