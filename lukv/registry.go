@@ -87,6 +87,21 @@ func (r *registry[T]) add(name string, defaults T, presets []Preset[T]) {
 	r.order = append(r.order, e)
 }
 
+// summary returns the summary of a name; empty if there is none.
+func (r *registry[T]) summary(name string) string {
+	r.mu.RLock()
+	e := r.named(r.canonical(name))
+	r.mu.RUnlock()
+	if e == nil {
+		return ""
+	}
+	s, ok := reflect.Zero(e.typ).Interface().(Summarizer)
+	if !ok {
+		return ""
+	}
+	return s.Summary()
+}
+
 // parameterNames lists the JSON names of a struct's fields.
 func parameterNames(t reflect.Type) []string {
 	var names []string

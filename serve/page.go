@@ -50,11 +50,45 @@ func servePage(w http.ResponseWriter, _ *http.Request) {
 	w.Write(page)
 }
 
-// compressions lists what kv_compression may name.
+// compressions is the answer about what kv_compression may name.
+type compressions struct {
+	Metrics    []string     `json:"metrics"`
+	Allocators []string     `json:"allocators"`
+	Profiles   []string     `json:"profiles"`
+	Default    *lukv.Policy `json:"default"`
+
+	// Summaries explain in a sentence each.
+	Summaries struct {
+		Metrics    map[string]string `json:"metrics"`
+		Allocators map[string]string `json:"allocators"`
+	} `json:"summaries"`
+	// Needs are "profile" or "parameters", of allocators that do not work by their name alone;
+	// ProfiledMetrics are the metrics that some profile of the server was made with.
+	Needs           map[string]string `json:"needs"`
+	ProfiledMetrics []string          `json:"profiled_metrics"`
+}
+
+// compressions lists what kv_compression may name, and explains it.
 func (s *Server) compressions(w http.ResponseWriter, _ *http.Request) error {
-	return writeJSON(w, map[string]any{
-		"metrics": lukv.Metrics(), "allocators": lukv.Allocators(), "profiles": s.profiles.Load().names(), "default": s.o.Compression,
-	})
+	known := s.profiles.Load()
+	out := compressions{
+		Metrics: lukv.Metrics(), Allocators: lukv.Allocators(), Profiles: known.names(), Default: s.o.Compression,
+		Needs: map[string]string{}, ProfiledMetrics: known.metrics(),
+	}
+	out.Summaries.Metrics, out.Summaries.Allocators = map[string]string{}, map[string]string{}
+	for _, name := range append(out.ProfiledMetrics, out.Metrics...) {
+		out.Summaries.Metrics[name] = lukv.MetricSummary(name)
+	}
+	for _, name := range out.Allocators {
+		out.Summaries.Allocators[name] = lukv.AllocatorSummary(name)
+		switch c := (lukv.AllocatorConfig{Name: name}); {
+		case c.NeedsProfile():
+			out.Needs[name] = "profile"
+		case c.Validate() != nil:
+			out.Needs[name] = "parameters"
+		}
+	}
+	return writeJSON(w, out)
 }
 
 // documentTokens returns the text of every token of a document, in the order of the

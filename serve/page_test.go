@@ -100,14 +100,19 @@ func TestFittingProfile(t *testing.T) {
 	status, _ = put(object{"ratio": 0.5, "metric": "knorm", "profile": "k"})
 	require.Equal(t, 400, status, "nobody reads it")
 
-	var known struct {
-		Metrics, Allocators, Profiles []string
-		Default                       *lukv.Policy
-	}
+	var known compressions
 	_, text, _ := ts.do(t, "GET", "/v1/kv_compression", "")
 	decode(t, text, &known)
 	require.Equal(t, lukv.Metrics(), known.Metrics)
 	require.Equal(t, lukv.Allocators(), known.Allocators)
 	require.Equal(t, []string{"k", "l", "s"}, known.Profiles)
 	require.Nil(t, known.Default)
+	require.Equal(t, map[string]string{"lukv": "profile", "duo": "profile", "headkv": "parameters"}, known.Needs)
+	require.Equal(t, []string{"key_distance", "keydiff", "learned"}, known.ProfiledMetrics)
+	for _, name := range append(known.ProfiledMetrics, known.Metrics...) {
+		require.NotEmpty(t, known.Summaries.Metrics[name], name)
+	}
+	for _, name := range known.Allocators {
+		require.NotEmpty(t, known.Summaries.Allocators[name], name)
+	}
 }

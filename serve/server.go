@@ -179,6 +179,16 @@ type profiles struct {
 // names returns the names, sorted.
 func (p *profiles) names() []string { return append([]string{}, slices.Sorted(maps.Keys(p.byName))...) }
 
+// metrics returns the names of the metrics that the profiles were made with, sorted.
+func (p *profiles) metrics() []string {
+	names := []string{}
+	for _, x := range p.byName {
+		names = append(names, x.Identity.Metric.Name)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
 // of returns the profile with a digest, or nil.
 func (p *profiles) of(digest string) *lukv.Profile {
 	for name, d := range p.digests {

@@ -85,7 +85,7 @@ test('Stop ends an answer, here and on the server', async () => {
       }), answer);
     };
     new MutationObserver((_, me) => {
-      if ((document.querySelector('.answer p')?.textContent.length ?? 0) < 4000) return;
+      if ((document.querySelector('.answer .text')?.textContent.length ?? 0) < 4000) return;
       me.disconnect();
       document.querySelector('#stop').click();
     }).observe(document.querySelector('#log'), { childList: true, subtree: true });
@@ -189,6 +189,53 @@ test('thoughts are folded above the answer', async () => {
   assert.ok(!(await box.innerText()).includes('Let me see.'), 'they are folded');
   await box.locator('summary').click();
   assert.match(await box.innerText(), /Thoughts\s+Let me see\.\s+Yes\./);
+  await page.unroute('**/v1/chat/completions');
+});
+
+test('Markdown is shown, and nothing in it runs', async () => {
+  const answer = [
+    '# Title', 'Some **bold *and* more**, `a < b`, a_name_with_lines, 2 * 3 * 4 and [a link](https://example.org/x).',
+    '- one\n- two\n  1. inner\n  2. more\n- three', '```js\nif (a < b) {\n\n  **no**\n}\n```', '| a | b |\n| --- | --- |\n| 1 | **2** |', '> said\n> twice', '---',
+    '<img src=x onerror="document.title = 1"> [no](javascript:alert(1))', '```\nnever closed',
+  ].join('\n\n');
+  await page.route('**/v1/chat/completions', route => {
+    const delta = d => 'data: ' + JSON.stringify({ choices: [{ index: 0, delta: d, finish_reason: null }] }) + '\n\n';
+    const pieces = answer.match(/[\s\S]{1,3}/g).map(content => delta({ content }));
+    return route.fulfill({ contentType: 'text/event-stream', body: pieces.join('') + 'data: [DONE]\n\n' });
+  });
+  await ask('Show me.');
+  await idle();
+  const box = answers().last().locator('.text');
+  assert.deepEqual(await box.evaluate(e => [...e.children].map(c => c.tagName)), ['H4', 'P', 'UL', 'PRE', 'TABLE', 'BLOCKQUOTE', 'HR', 'P', 'PRE']);
+  assert.equal(await box.locator('p').first().innerHTML(), 'Some <strong class="">bold <em class="">and</em> more</strong>, <code class="">a &lt; b</code>, a_name_with_lines, 2 * 3 * 4 and '
+    + '<a class="" href="https://example.org/x" target="_blank" rel="noopener noreferrer">a link</a>.');
+  assert.equal(await box.locator('ul > li').count(), 3);
+  assert.deepEqual(await box.locator('ul > li > ol > li').allInnerTexts(), ['inner', 'more']);
+  assert.equal(await box.locator('pre').first().innerText(), 'if (a < b) {\n\n  **no**\n}');
+  assert.equal(await box.locator('td strong').innerText(), '2');
+  assert.equal(await box.locator('img').count(), 0);
+  assert.equal(await box.locator('a').count(), 1);
+  assert.equal(await box.locator('pre').last().innerText(), 'never closed');
+  await shot('markdown');
+  await page.unroute('**/v1/chat/completions');
+});
+
+test('a conversation outlives a reload', async () => {
+  const before = await page.locator('#log').innerText(), title = await text('#chat-title');
+  await page.reload();
+  await page.waitForFunction(() => document.querySelector('.answer'));
+  const shape = all => all.split('\n').filter(line => line && !/first token/.test(line) && !['Thoughts', 'Let me see.'].includes(line)).join('\n');
+  assert.equal(shape(await page.locator('#log').innerText()), shape(before));
+  assert.equal(await text('#chat-title'), title);
+  await page.waitForFunction(() => document.querySelector('#text mark'));
+  assert.ok(await page.locator('#welcome').isHidden());
+  let asked;
+  await page.route('**/v1/chat/completions', (route, request) => { asked ??= request.postDataJSON(); return route.continue(); });
+  await ask('And now?');
+  await idle();
+  assert.ok(asked.messages.some(m => m.content === 'Show me.'), 'it goes on');
+  assert.ok(asked.document, 'about the same document');
+  await page.fill('#source', sample.context); // nobody has put it back
   await page.unroute('**/v1/chat/completions');
 });
 
@@ -301,6 +348,49 @@ test('a document of before is opened from the list', async () => {
   const options = await page.locator('#stored option').allTextContents();
   assert.equal(options.length, 3, options.join('; ')); // none, compressed, full
   await page.selectOption('#stored', { label: options.find(o => o.includes('50 % removed')) });
+  await page.waitForFunction(() => document.querySelector('#text mark'));
+});
+
+test('what can work is offered, and explained', async () => {
+  const offered = () => page.locator('#allocator option').allTextContents();
+  await page.selectOption('#metric', 'keydiff');
+  assert.ok((await offered()).includes('lukv'), 'there is a profile');
+  await page.selectOption('#allocator', 'lukv');
+  assert.match(await text('#explained'), /mean key.*\. Gives each head what its measured usefulness deserves/);
+  await page.route('**/v1/kv_compression', async route => {
+    const known = await (await route.fetch()).json();
+    return route.fulfill({ contentType: 'application/json', body: JSON.stringify({ ...known, profiles: [], profiled_metrics: [] }) });
+  });
+  await page.reload();
+  await page.waitForFunction(() => document.querySelector('#metric').options.length > 0);
+  const names = await offered();
+  assert.ok(names.includes('uniform') && names.includes('adakv'));
+  for (const name of ['lukv', 'duo', 'headkv']) assert.ok(!names.includes(name), name);
+  await page.unroute('**/v1/kv_compression');
+});
+
+test('many layers have room in a wide window and in a narrow one', async () => {
+  await page.reload();
+  await page.waitForSelector('#stored-label:not([hidden])');
+  const doc = await page.locator('#stored option').nth(1).getAttribute('value');
+  await page.route(`**/v1/documents/${doc}/kept`, async route => {
+    const kept = Array.from({ length: 30 }, (_, l) => Array.from({ length: 3 }, (_, h) => 10 * l + h));
+    return route.fulfill({ contentType: 'application/json', body: JSON.stringify({ layers: 30, heads: 3, tokens: 300, kept }) });
+  });
+  await page.selectOption('#stored', doc);
+  for (const [width, rows] of [[1280, 3], [380, 30]]) {
+    await page.setViewportSize({ width, height: 1000 });
+    await page.waitForFunction(rows => document.querySelectorAll('#heat tbody tr').length === rows, rows);
+    const [scroll, room] = await page.locator('#view .scroll').evaluate(e => [e.scrollWidth, e.clientWidth]);
+    assert.ok(scroll <= room, `the map of ${scroll} in ${room}`);
+    const wide = await page.evaluate(() => document.documentElement.scrollWidth);
+    assert.ok(wide <= width, `the page is ${wide} wide`);
+    await shot('layers-' + width);
+  }
+  await page.setViewportSize({ width: 1280, height: 1000 });
+  await page.unroute(`**/v1/documents/${doc}/kept`);
+  await page.selectOption('#stored', '');
+  await page.selectOption('#stored', doc);
   await page.waitForFunction(() => document.querySelector('#text mark'));
 });
 
