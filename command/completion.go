@@ -11,7 +11,7 @@ import (
 )
 
 type completionCmd struct {
-	Shell string `arg:"" enum:"bash,zsh,fish" help:"Shell: bash, zsh or fish."`
+	Shell string `arg:"" enum:"bash,zsh,fish,powershell" help:"Shell: bash, zsh, fish or powershell."`
 }
 
 func (completionCmd) Help() string {
@@ -23,7 +23,9 @@ Examples:
 
   lukv completion zsh > "${fpath[1]}/_lukv"
 
-  lukv completion fish > ~/.config/fish/completions/lukv.fish`
+  lukv completion fish > ~/.config/fish/completions/lukv.fish
+
+  lukv completion powershell >> $PROFILE`
 }
 
 func (c *completionCmd) Run(e *env) error {
@@ -39,6 +41,8 @@ func (c *completionCmd) Run(e *env) error {
 		zshCompletion(&b, parser.Model)
 	case "fish":
 		fishCompletion(&b, parser.Model)
+	case "powershell":
+		powershellCompletion(&b, parser.Model)
 	}
 	_, err = io.WriteString(e.out, b.String())
 	return err
@@ -259,4 +263,69 @@ func fishCompletion(b *strings.Builder, app *kong.Application) {
 			}
 		}
 	}
+}
+
+func powershellCompletion(b *strings.Builder, app *kong.Application) {
+	quote := func(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
+	array := func(words []string) string {
+		var out []string
+		for _, w := range words {
+			out = append(out, quote(w))
+		}
+		return "@(" + strings.Join(out, ", ") + ")"
+	}
+	var commands, flags, values, help, models []string
+	add := func(to *[]string, key, value string) { *to = append(*to, "\t\t"+quote(key)+" = "+value) }
+	choose := func(command string, parent *kong.Node) {
+		add(&commands, command, array(strings.Fields(namesOf(within(parent), " "))))
+		for _, c := range within(parent) {
+			add(&help, strings.TrimSpace(command+" "+c.Name), quote(firstSentence(c.Help)))
+		}
+	}
+	choose("", app.Node)
+	for _, g := range groupsOf(app) {
+		choose(g.Name, g)
+	}
+	for _, c := range commandsOf(app) {
+		var words []string
+		for _, f := range flagsOf(app, c) {
+			words = append(words, names(f)...)
+			add(&help, c.Path()+" --"+f.Name, quote(firstSentence(f.Help)))
+			if known := valuesOf(f.Value); known != nil {
+				for _, name := range names(f) {
+					add(&values, c.Path()+" "+name, array(known))
+				}
+			}
+		}
+		add(&flags, c.Path(), array(words))
+		if takesModel(c) {
+			models = append(models, c.Path())
+		}
+	}
+	fmt.Fprintf(b, "# PowerShell completion of %s\nRegister-ArgumentCompleter -Native -CommandName %s -ScriptBlock {\n\tparam($word, $line, $cursor)\n", app.Name, quote(app.Name))
+	for _, t := range []struct {
+		name    string
+		entries []string
+	}{{"commands", commands}, {"flags", flags}, {"values", values}, {"help", help}} {
+		fmt.Fprintf(b, "\t$%s = @{\n%s\n\t}\n", t.name, strings.Join(t.entries, "\n"))
+	}
+	fmt.Fprintf(b, "\t$models = %s\n", array(models))
+	// Without results PowerShell offers files.
+	fmt.Fprintf(b, `	$command = ''
+	$previous = ''
+	foreach ($element in $line.CommandElements | Select-Object -Skip 1) {
+		if ($element.Extent.EndOffset -ge $cursor) { break }
+		$previous = $element.ToString()
+		if ($commands[$command] -ccontains $previous) { $command = "$command $previous".Trim() }
+	}
+	$words = if ($values.ContainsKey("$command $previous")) { $values["$command $previous"] }
+	elseif ("$word".StartsWith('-')) { $flags[$command] }
+	elseif ($commands.ContainsKey($command)) { $commands[$command] }
+	elseif ($models -ccontains $command) { @('builtin') + @(& %s list 2>$null | ForEach-Object { ($_ -split "`+"`t"+`")[0] }) }
+	$words | Where-Object { $_ -clike "$word*" } | ForEach-Object {
+		$about = $help["$command $_".Trim()]
+		[System.Management.Automation.CompletionResult]::new($_, $_, 'ParameterValue', $(if ($about) { $about } else { $_ }))
+	}
+}
+`, quote(app.Name))
 }

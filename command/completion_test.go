@@ -20,7 +20,7 @@ func TestCompletion(t *testing.T) {
 	parser, err := newParser(new(cli))
 	require.NoError(t, err)
 	check := map[string][]string{"bash": {"-n"}, "zsh": {"-n"}, "fish": {"--no-execute"}}
-	for _, shell := range []string{"bash", "zsh", "fish"} {
+	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
 		script := ok(t, "completion", shell)
 		for _, c := range commandsOf(parser.Model) {
 			assert.Contains(t, script, c.Name)
@@ -36,7 +36,7 @@ func TestCompletion(t *testing.T) {
 			assert.Contains(t, script, name)
 		}
 		assert.NotContains(t, script, "Regenerate docs", "hidden commands stay so")
-		if program, err := exec.LookPath(shell); err == nil {
+		if program, err := exec.LookPath(shell); err == nil && check[shell] != nil {
 			file := filepath.Join(t.TempDir(), shell)
 			require.NoError(t, os.WriteFile(file, []byte(script), 0o600))
 			out, err := exec.Command(program, append(check[shell], file)...).CombinedOutput()
@@ -113,4 +113,26 @@ func TestMan(t *testing.T) {
 			assert.Contains(t, []string{".TH", ".SH", ".SS", ".PP", ".TP", ".B", ".I", ".nf", ".fi", ".RS", ".RE"}, request)
 		}
 	}
+}
+
+// TestPowerShellTables: in PowerShell the keys of a table are equal where only their case
+// differs, and a table with equal keys is an error.
+func TestPowerShellTables(t *testing.T) {
+	script := ok(t, "completion", "powershell")
+	require.Equal(t, strings.Count(script, "{"), strings.Count(script, "}"))
+	seen, entries := map[string]bool{}, 0
+	for line := range strings.Lines(script) {
+		switch key, value, found := strings.Cut(strings.TrimSpace(line), "' = "); {
+		case strings.HasSuffix(line, "= @{\n"):
+			clear(seen)
+		case found && strings.HasPrefix(line, "\t\t'"):
+			require.False(t, seen[strings.ToLower(key)], key)
+			require.Zero(t, strings.Count(value, "'")%2, "quotes end: %s", line)
+			seen[strings.ToLower(key)] = true
+			entries++
+		}
+	}
+	require.Greater(t, entries, 300)
+	require.Contains(t, script, "\t\t'run --metric' = @('snapkv', ")
+	require.Contains(t, script, "\t\t'analyze losses' = '")
 }
