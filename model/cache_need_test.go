@@ -3,6 +3,7 @@ package model
 import (
 	"context"
 	"fmt"
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -66,7 +67,7 @@ func TestCacheNeedRefuses(t *testing.T) {
 	require.ErrorContains(t, err, "in all")
 	_, err = m.CacheNeed(SessionOptions{Compression: &lukv.Policy{Ratio: 2}}, Lengths{0, 10, 1})
 	require.Error(t, err)
-	for _, l := range []Lengths{{-1, 5, 5}, {1 << 62, 1 << 62, 5}} {
+	for _, l := range []Lengths{{-1, 5, 5}, {math.MaxInt/2 + 1, math.MaxInt/2 + 1, 5}} {
 		_, err = m.CacheNeed(SessionOptions{}, l)
 		require.ErrorContains(t, err, "in all")
 	}

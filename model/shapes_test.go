@@ -11,7 +11,7 @@ import (
 // TestShapesCountTheirParameters compares shapes with the numbers of parameters that
 // the checkpoints were published with.
 func TestShapesCountTheirParameters(t *testing.T) {
-	published := map[string]int{
+	published := map[string]int64{
 		"qwen2.5-0.5b":   494_032_768,
 		"qwen2.5-1.5b":   1_543_714_304,
 		"qwen2.5-7b":     7_615_616_512,

@@ -239,7 +239,7 @@ func TestOffsets(t *testing.T) {
 // alone or together with a prompt.
 func TestLargestNumbers(t *testing.T) {
 	ts := start(t, Options{}, engine.Options{MaxBytes: 64 << 20})
-	const large, larger = 2147483647, 9223372036854775807
+	const large, larger = 2147483647, int64(9223372036854775807)
 	for _, more := range []object{
 		{"max_tokens": large}, {"min_tokens": large, "max_tokens": large}, {"min_tokens": large}, {"top_k": 1 << 30}, {"thinking_token_budget": large},
 		{"seed": larger},
