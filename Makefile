@@ -5,7 +5,7 @@
 # make purego  tests kernels, and models that use them, built without assembly
 # make checks  runs only the conformance tests and prints how many checks they make
 # make lint   vet, gofmt, staticcheck
-# make cross  builds for the other supported systems
+# make cross  builds for the other supported systems, and vets tests where int has 32 bits
 # make api    rewrites docs/api.txt, the list of exported names
 # make fuzz   every fuzz target for FUZZTIME (10s)
 # make mutate  plants faults one at a time: which do tests notice? (long)
@@ -77,6 +77,7 @@ cross:
 		$(GO) build ./... && $(GO) list -export -tags novulkan -f "" ./cmd/lukv >/dev/null || exit 1; \
 	done
 	$(GO) build -tags purego ./...
+	GOOS=linux GOARCH=386 $(GO) vet ./...
 
 api:
 	$(GO) test ./internal/house -run '^TestExportedNames$$' -args -update

@@ -90,9 +90,9 @@ func TestDecodeConfigErrors(t *testing.T) {
 		`{"mode":"h2o","heavy":-1}`:                           "heavy: found -1",
 		`{"mode":"h2o","heavy":2147483648}`:                   "2147483648",
 		`{"mode":"h2o","recent":-1}`:                          "recent: found -1",
-		`{"mode":"h2o","recent":2147483648}`:                  "recent: found 2147483648",
+		`{"mode":"h2o","recent":2147483648}`:                  "2147483648",
 		`{"mode":"streaming","sinks":-2}`:                     "sinks: found -2",
-		`{"mode":"streaming","sinks":2147483648}`:             "sinks: found 2147483648",
+		`{"mode":"streaming","sinks":2147483648}`:             "2147483648",
 		`{"mode":"h2o","heavy":2,"metric":{"name":"h2o"}}`:    "expected none beside a metric",
 		`{"mode":"h2o","heavy":"2"}`:                          "heavy: found string",
 	} {
