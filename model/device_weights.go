@@ -227,3 +227,33 @@ func (m *Model) attentionShape(s runShape) kernels.AttentionShape {
 		BF16: m.attentionInBF16(s.page.Type),
 	}
 }
+
+// onDevices returns an error that wraps ErrUnsupported if accelerators lack an operation of
+// the plan.
+func (m *Model) onDevices(p *layerPlan) error {
+	what := ""
+	switch {
+	case p.ffn.experts > 0:
+		what = "mixtures of experts"
+	case p.ffn.activation != silu:
+		what = "the activation GELU"
+	case p.scoreCap > 0:
+		what = "soft-capped attention scores"
+	case !p.preNorm || p.postNorm:
+		what = "norms after attention and MLP"
+	case p.residualScale != 1:
+		what = "scaled residual branches"
+	case p.qkNorm == fullNorm:
+		what = "norms over all query heads together"
+	case p.rope != 0:
+		what = "rotations that differ between layers"
+	case p.order != nil:
+		what = "partial rotation"
+	case m.cfg.Rope.QueryBeta != 0:
+		what = "query factors that depend on the position"
+	}
+	if what == "" {
+		return nil
+	}
+	return fmt.Errorf("%s on a device: %w", what, ErrUnsupported)
+}

@@ -19,7 +19,7 @@ import (
 // writeModel writes a small checkpoint and returns its folder.
 func writeModel(t *testing.T, seed uint64) string {
 	dir := t.TempDir()
-	require.NoError(t, os.WriteFile(filepath.Join(dir, configName), []byte(`{"model_type": "llama", "num_hidden_layers": 3,
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"), []byte(`{"model_type": "llama", "num_hidden_layers": 3,
 		"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 16,
 		"vocab_size": 97, "max_position_embeddings": 4096, "eos_token_id": 96}`), 0o600))
 	cfg, err := LoadConfig(dir)

@@ -105,15 +105,10 @@ func readGGUF(f *gguf.File) (*Config, fs.FS, error) {
 // asUnsupported makes an error of package checkpoint one of this package.
 func asUnsupported(err error) error {
 	if errors.Is(err, checkpoint.ErrUnsupported) {
-		return unsupportedError{err}
+		return Unsupported(err)
 	}
 	return err
 }
-
-// unsupportedError is an ErrUnsupported with the text of another error.
-type unsupportedError struct{ error }
-
-func (unsupportedError) Is(target error) bool { return target == ErrUnsupported }
 
 // openGGUF is Open for a GGUF file.
 func openGGUF(ctx context.Context, path string, opts []Option) (*Model, error) {
@@ -157,21 +152,6 @@ func (s ggufSource) Stamps() []fileStamp {
 		out = append(out, fileStamp{s.Parts()[i], info})
 	}
 	return out
-}
-
-// interleaved returns the number of heads whose rows a checkpoint stores in the order of
-// interleaved rotation, 0 if they are in order.
-func (c *Config) interleaved(n naming, role tensorRole) int {
-	if f := familyOf(c.Arch); n != ggufNames || f == nil || !f.interleaved {
-		return 0
-	}
-	switch role {
-	case roleQ, roleQBias:
-		return c.Heads
-	case roleK, roleKBias:
-		return c.KVHeads
-	}
-	return 0
 }
 
 // reorder copies the tensors of places whose rows are stored in the order of interleaved

@@ -168,7 +168,7 @@ func newModel(ctx context.Context, cfg *Config, w *Weights, opts []Option) (*Mod
 	}
 	m := &Model{
 		cfg: cfg, plan: slices.Clone(cfg.layerPlans()), weights: w, precision: o.precision, cpu: *o.cpu,
-		ropes: ropes, still: &rope{headDim: cfg.HeadDim, freq: make([]float64, cfg.HeadDim/2), factor: 1}, log: o.logger, digests: o.digests,
+		ropes: ropes, still: noRotation(cfg.HeadDim), log: o.logger, digests: o.digests,
 		embed: matrix(w.Embed),
 		head:  []hostLinear{{w: matrix(w.Head), dst: actLogits}}, wide: findLargeBiases(w.Layers),
 		layers: make([]hostDecoder, cfg.Layers),
@@ -234,6 +234,17 @@ func (m *Model) makeLayers(w *Weights) {
 		}
 	}
 }
+
+// ropeOf returns the rotation of a layer. Without one it turns nothing.
+func (m *Model) ropeOf(at int) *rope {
+	if i := m.plan[at].rope; i != noRope {
+		return m.ropes[i]
+	}
+	return m.still
+}
+
+// dynamicRope reports whether a rotation depends on the length of the sequence.
+func (m *Model) dynamicRope() bool { return slices.ContainsFunc(m.ropes, (*rope).dynamic) }
 
 // normWeights widens the weights of a norm, nil if t is absent.
 func (m *Model) normWeights(t tensor.Tensor) []float32 {

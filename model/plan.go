@@ -1,7 +1,6 @@
 package model
 
 import (
-	"fmt"
 	"math"
 	"slices"
 
@@ -96,14 +95,19 @@ type scalars struct {
 // given number of tokens reads at most: all, except for those of experts that no token can
 // have chosen. 0 tokens stand for any number.
 func (c *Config) LayerParams(tokens int) int64 {
-	n, one := int64(0), LayerWeights{Experts: make([]expertWeights, 1)}
+	n := int64(0)
 	for _, p := range c.layerPlans() {
-		one.each(func(role tensorRole, _ *tensor.Tensor) { n += p.params(c, role) })
 		of := min(p.ffn.experts, tokens*p.ffn.chosen)
 		if tokens == 0 {
 			of = p.ffn.experts
 		}
-		one.eachExpert(func(role tensorRole, _ int, _ *tensor.Tensor) { n += int64(of) * p.params(c, role) })
+		for role := roleAttnNorm; role < roleQKV; role++ {
+			if role.ofExpert() {
+				n += int64(of) * p.params(c, role)
+			} else {
+				n += p.params(c, role)
+			}
+		}
 	}
 	return n
 }
@@ -185,33 +189,3 @@ func (c *Config) tensors() tensorTable {
 
 // ropeConfigs returns the settings of the rotations that plans name.
 func (c *Config) ropeConfigs() []RopeConfig { return append([]RopeConfig{c.Rope}, c.moreRopes...) }
-
-// onDevices returns an error that wraps ErrUnsupported if accelerators lack an operation of
-// the plan.
-func (m *Model) onDevices(p *layerPlan) error {
-	what := ""
-	switch {
-	case p.ffn.experts > 0:
-		what = "mixtures of experts"
-	case p.ffn.activation != silu:
-		what = "the activation GELU"
-	case p.scoreCap > 0:
-		what = "soft-capped attention scores"
-	case !p.preNorm || p.postNorm:
-		what = "norms after attention and MLP"
-	case p.residualScale != 1:
-		what = "scaled residual branches"
-	case p.qkNorm == fullNorm:
-		what = "norms over all query heads together"
-	case p.rope != 0:
-		what = "rotations that differ between layers"
-	case p.order != nil:
-		what = "partial rotation"
-	case m.cfg.Rope.QueryBeta != 0:
-		what = "query factors that depend on the position"
-	}
-	if what == "" {
-		return nil
-	}
-	return fmt.Errorf("%s on a device: %w", what, ErrUnsupported)
-}

@@ -40,12 +40,12 @@ type exactModel struct {
 func newExactModel(t testing.TB, path string, bf16 bool) *exactModel {
 	cfg, err := LoadConfig(path)
 	require.NoError(t, err)
-	rope, err := newRope(cfg)
+	ropes, err := newRopes(cfg)
 	require.NoError(t, err)
 	w, err := LoadWeights(path, cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() { w.Close() })
-	e := &exactModel{cfg: cfg, rope: rope, w: w, bf16: bf16, mats: map[*byte][]float64{}}
+	e := &exactModel{cfg: cfg, rope: ropes[0], w: w, bf16: bf16, mats: map[*byte][]float64{}}
 	e.reset()
 	return e
 }

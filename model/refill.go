@@ -16,8 +16,8 @@ import (
 // longFrom returns the length above which sequences rotate otherwise, 0 if there is none.
 func (m *Model) longFrom() int {
 	for _, r := range m.ropes {
-		if r.long != nil {
-			return r.maxPos
+		if n := r.longFrom(); n > 0 {
+			return n
 		}
 	}
 	return 0

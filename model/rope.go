@@ -63,6 +63,11 @@ type rope struct {
 	maxPos  int
 }
 
+// noRotation returns the rotation of layers without one: it turns nothing.
+func noRotation(headDim int) *rope {
+	return &rope{headDim: headDim, freq: make([]float64, headDim/2), factor: 1}
+}
+
 // newRopes returns the rotations of a model, after checking the settings.
 func newRopes(c *Config) ([]*rope, error) {
 	var list []*rope
@@ -308,6 +313,15 @@ func (r *rope) attentionFactor() float64 { return r.factor }
 // dynamic reports whether frequencies depend on the length of the sequence.
 func (r *rope) dynamic() bool { return r.stretch != 0 || r.long != nil }
 
+// longFrom returns the length above which sequences have other frequencies, as longrope has
+// them, 0 if there is none.
+func (r *rope) longFrom() int {
+	if r.long == nil {
+		return 0
+	}
+	return r.maxPos
+}
+
 // order returns the elements of a head in the order in which the pairs that turn are half a
 // head apart; nil: as they are.
 func (r *rope) order() []int32 {
@@ -354,14 +368,3 @@ func (r *rope) row(pos, seqLen int, cos, sin []float32) {
 		cos[i], sin[i] = float32(c*r.factor), float32(s*r.factor)
 	}
 }
-
-// ropeOf returns the rotation of a layer. Without one it turns nothing.
-func (m *Model) ropeOf(at int) *rope {
-	if i := m.plan[at].rope; i != noRope {
-		return m.ropes[i]
-	}
-	return m.still
-}
-
-// dynamicRope reports whether a rotation depends on the length of the sequence.
-func (m *Model) dynamicRope() bool { return slices.ContainsFunc(m.ropes, (*rope).dynamic) }

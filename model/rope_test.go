@@ -4,13 +4,10 @@ import (
 	"encoding/binary"
 	"hash/fnv"
 	"math"
-	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/lukv/lukv/safetensors"
 )
 
 // wantFreq computes frequencies from the definitions, in terms of wavelengths,
@@ -155,70 +152,6 @@ func TestRopeRowAllocatesNothing(t *testing.T) {
 	require.NoError(t, err)
 	cos, sin := make([]float32, 64), make([]float32, 64)
 	assert.Zero(t, testing.AllocsPerRun(10, func() { r.row(1000, 1001, cos, sin) }))
-}
-
-// checkKeys compares the keys of layer 0, after rotation, with a golden model's
-// debug tensors: embedding, norm, projection, head norm and rotation in float64.
-func checkKeys(t *testing.T, dir, debug string, c *Config, w *Weights) {
-	t.Helper()
-	f, err := safetensors.Open(filepath.Join(dir, debug))
-	require.NoError(t, err)
-	defer f.Close()
-	get := func(name string, dims ...int) []float32 {
-		x, ok := f.Tensor(name)
-		require.True(t, ok, name)
-		require.True(t, x.HasShape(dims...), "%s %v", name, x)
-		return x.Float32s(nil)
-	}
-	const n = 48
-	hidden := get("hidden_states.0", n, c.Hidden)
-	want := get("layers.0.key", c.KVHeads, n, c.HeadDim)
-	l := &w.Layers[0]
-	norm, proj := l.AttnNorm.Float32s(nil), l.K.Float32s(nil)
-	rope, err := newRope(c)
-	require.NoError(t, err)
-	rms := func(x []float64, w []float32) {
-		sum := 0.0
-		for _, v := range x {
-			sum += v * v
-		}
-		s := 1 / math.Sqrt(sum/float64(len(x))+c.NormEps)
-		for i := range x {
-			x[i] *= s * float64(w[i])
-		}
-	}
-	half := c.HeadDim / 2
-	x, k := make([]float64, c.Hidden), make([]float64, c.HeadDim)
-	cos, sin := make([]float32, half), make([]float32, half)
-	largest, deviation := 0.0, 0.0
-	for pos := range n {
-		for i := range x {
-			x[i] = float64(hidden[pos*c.Hidden+i])
-		}
-		rms(x, norm)
-		rope.row(pos, n, cos, sin)
-		for h := range c.KVHeads {
-			for e := range k {
-				k[e] = 0
-				for i, v := range proj[(h*c.HeadDim+e)*c.Hidden:][:c.Hidden] {
-					k[e] += x[i] * float64(v)
-				}
-			}
-			if c.QKNorm {
-				rms(k, l.KNorm.Float32s(nil))
-			}
-			for i := range half {
-				a, b, co, si := k[i], k[i+half], float64(cos[i]), float64(sin[i])
-				k[i], k[i+half] = a*co-b*si, b*co+a*si
-			}
-			for e, v := range k {
-				ref := float64(want[(h*n+pos)*c.HeadDim+e])
-				largest, deviation = max(largest, math.Abs(ref)), max(deviation, math.Abs(ref-v))
-			}
-		}
-	}
-	t.Logf("%s: keys of layer 0 deviate by %.2g of the largest", filepath.Base(dir), deviation/largest)
-	assert.Less(t, deviation/largest, 1e-6, dir)
 }
 
 func BenchmarkRopeRow(b *testing.B) {

@@ -1,10 +1,6 @@
 package model
 
-import (
-	"fmt"
-
-	"github.com/lukv/lukv/tensor"
-)
+import "fmt"
 
 // tensorRole says what a tensor of a checkpoint is for.
 type tensorRole uint8
@@ -67,6 +63,9 @@ func (r tensorRole) isNorm() bool {
 	return false
 }
 
+// ofExpert reports whether each expert of a mixture has such a tensor.
+func (r tensorRole) ofExpert() bool { return r >= roleExpertGate && r <= roleExpertDown }
+
 // tensorNames names the tensor of a role in the two conventions. Names of layers' tensors
 // follow the layer's prefix. "" means that the convention has no such tensor.
 type tensorNames struct {
@@ -120,45 +119,6 @@ func (t tensorTable) name(n naming, role tensorRole, at int) string {
 		return name
 	}
 	return fmt.Sprintf(prefix, at) + name
-}
-
-// each calls f for every tensor of a layer, present or not, in a fixed order.
-func (l *LayerWeights) each(f func(role tensorRole, t *tensor.Tensor)) {
-	f(roleAttnNorm, &l.AttnNorm)
-	f(roleQ, &l.Q)
-	f(roleQBias, &l.QBias)
-	f(roleK, &l.K)
-	f(roleKBias, &l.KBias)
-	f(roleV, &l.V)
-	f(roleVBias, &l.VBias)
-	f(roleO, &l.O)
-	f(roleOBias, &l.OBias)
-	f(roleQNorm, &l.QNorm)
-	f(roleKNorm, &l.KNorm)
-	f(roleMLPNorm, &l.MLPNorm)
-	f(roleGate, &l.Gate)
-	f(roleGateBias, &l.GateBias)
-	f(roleUp, &l.Up)
-	f(roleUpBias, &l.UpBias)
-	f(roleDown, &l.Down)
-	f(roleDownBias, &l.DownBias)
-	f(rolePostAttnNorm, &l.PostAttnNorm)
-	f(rolePostMLPNorm, &l.PostMLPNorm)
-	f(roleRouter, &l.Router)
-	f(roleSharedMix, &l.SharedMix)
-	f(roleSharedGate, &l.Shared.Gate)
-	f(roleSharedUp, &l.Shared.Up)
-	f(roleSharedDown, &l.Shared.Down)
-}
-
-// eachExpert calls f for every tensor of the experts chosen by the router, in a fixed
-// order.
-func (l *LayerWeights) eachExpert(f func(role tensorRole, x int, t *tensor.Tensor)) {
-	for x := range l.Experts {
-		f(roleExpertGate, x, &l.Experts[x].Gate)
-		f(roleExpertUp, x, &l.Experts[x].Up)
-		f(roleExpertDown, x, &l.Experts[x].Down)
-	}
 }
 
 // shape returns the shape of a layer's tensor, nil if the plan does not call for it.
@@ -229,13 +189,22 @@ func (p *layerPlan) has(role tensorRole) bool {
 	return true
 }
 
+// storedTensor says where a checkpoint holds the tensor of a place: as a tensor of its own,
+// or as rows of a larger one from row on, counted over all leading dimensions (elements of a
+// vector).
+type storedTensor struct {
+	name  string
+	shape []int
+	row   int
+}
+
 // stored returns the ways in which checkpoints hold a layer's tensor, of expert x if it
 // belongs to one; name returns the name of a role's tensor, "" where the family has none.
 func (p *layerPlan) stored(c *Config, role tensorRole, x int, name func(tensorRole) string) []storedTensor {
 	var list []storedTensor
 	add := func(in tensorRole, row int, shape ...int) {
 		if n := name(in); n != "" {
-			list = append(list, storedTensor{n, shape, row})
+			list = append(list, storedTensor{name: n, shape: shape, row: row})
 		}
 	}
 	q, kv := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
@@ -267,10 +236,25 @@ func (p *layerPlan) stored(c *Config, role tensorRole, x int, name func(tensorRo
 		add(roleExpertsDown, x*c.Hidden, e, c.Hidden, w)
 	}
 	if n := name(role); n != "" {
-		if role >= roleExpertGate && role <= roleExpertDown {
+		if role.ofExpert() {
 			n = fmt.Sprintf(n, x)
 		}
 		list = append(list, storedTensor{name: n, shape: p.shape(c, role)})
 	}
 	return list
+}
+
+// interleaved returns the number of heads whose rows a checkpoint stores in the order of
+// interleaved rotation, 0 if they are in order.
+func (c *Config) interleaved(n naming, role tensorRole) int {
+	if f := familyOf(c.Arch); n != ggufNames || f == nil || !f.interleaved {
+		return 0
+	}
+	switch role {
+	case roleQ, roleQBias:
+		return c.Heads
+	case roleK, roleKBias:
+		return c.KVHeads
+	}
+	return 0
 }

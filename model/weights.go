@@ -31,45 +31,6 @@ type Weights struct {
 	copies [][]byte // rows that were put in order, outside the Go heap
 }
 
-// LayerWeights are the tensors of one decoder layer. Matrices are [out, in].
-type LayerWeights struct {
-	AttnNorm tensor.Tensor // [Hidden]
-	Q        tensor.Tensor // [Heads*HeadDim, Hidden]
-	K        tensor.Tensor // [KVHeads*HeadDim, Hidden]
-	V        tensor.Tensor // [KVHeads*HeadDim, Hidden]
-	O        tensor.Tensor // [Hidden, Heads*HeadDim]
-	QBias    tensor.Tensor // [Heads*HeadDim] if QKVBias
-	KBias    tensor.Tensor // [KVHeads*HeadDim] if QKVBias
-	VBias    tensor.Tensor // [KVHeads*HeadDim] if QKVBias
-	OBias    tensor.Tensor // [Hidden] if OutBias
-	QNorm    tensor.Tensor // [HeadDim] if QKNorm
-	KNorm    tensor.Tensor // [HeadDim] if QKNorm
-
-	MLPNorm  tensor.Tensor // [Hidden]
-	Gate     tensor.Tensor // [Intermediate, Hidden]
-	Up       tensor.Tensor // [Intermediate, Hidden]
-	Down     tensor.Tensor // [Hidden, Intermediate]
-	GateBias tensor.Tensor // [Intermediate] if MLPBias
-	UpBias   tensor.Tensor // [Intermediate] if MLPBias
-	DownBias tensor.Tensor // [Hidden] if MLPBias
-
-	PostAttnNorm tensor.Tensor // [Hidden] in families with norms after the branches
-	PostMLPNorm  tensor.Tensor // [Hidden]
-
-	// In a mixture of experts, instead of Gate, Up and Down.
-	Router    tensor.Tensor // [experts, Hidden]
-	Experts   []expertWeights
-	Shared    expertWeights // of the unit that is added for every token
-	SharedMix tensor.Tensor // [1, Hidden] its weight
-}
-
-// expertWeights are the matrices of one unit of a mixture of experts.
-type expertWeights struct {
-	Gate tensor.Tensor // [width, Hidden]
-	Up   tensor.Tensor // [width, Hidden]
-	Down tensor.Tensor // [Hidden, width]
-}
-
 // source is an open container of tensors.
 type source interface {
 	// Names returns the names of all tensors, sorted.
@@ -94,15 +55,6 @@ type place struct {
 	shape  []int
 	stored []storedTensor
 	heads  int // whose rows are stored in the order of interleaved rotation; 0: none
-}
-
-// storedTensor says where a checkpoint holds the tensor of a place: as a tensor of its own,
-// or as rows of a larger one from row on, counted over all leading dimensions (elements of a
-// vector).
-type storedTensor struct {
-	name  string
-	shape []int
-	row   int
 }
 
 // places returns all places of w that cfg calls for, in a fixed order. With tied
@@ -287,7 +239,7 @@ func (l *loader) load(p *place) (tensor.Tensor, error) {
 			return t, fmt.Errorf("checkpoint file %q: tensor %q is of type %v, expected F32, F16 or BF16", file, name, t.Type)
 		}
 		l.used[name] = true
-		return aligned(s.rows(t, p.shape)), nil
+		return aligned(rows(&s, t, p.shape)), nil
 	}
 	s := p.stored[0]
 	if i := slices.IndexFunc(p.stored, func(s storedTensor) bool { return slices.Equal(s.shape, p.shape) }); i >= 0 {
@@ -313,17 +265,17 @@ func (l *loader) twice(p *place) error {
 	return nil
 }
 
-// rows returns the rows of a stored tensor that make up a place's of the given shape.
-func (s *storedTensor) rows(t tensor.Tensor, shape []int) tensor.Tensor {
+// rows returns the rows of a stored tensor t that make up a place's of the given shape.
+func rows(s *storedTensor, t tensor.Tensor, shape []int) tensor.Tensor {
 	if slices.Equal(s.shape, shape) {
 		t.Shape = shape // a vector may stand for a matrix of one row
 		return t
 	}
-	rows := s.shape[0]
+	all := s.shape[0]
 	for _, d := range s.shape[1:max(1, len(s.shape)-1)] {
-		rows *= d
+		all *= d
 	}
-	size, n := len(t.Data)/rows, shape[0]
+	size, n := len(t.Data)/all, shape[0]
 	return tensor.Tensor{Type: t.Type, Shape: shape, Data: t.Data[s.row*size : (s.row+n)*size : (s.row+n)*size]}
 }
 
@@ -379,7 +331,7 @@ func aligned(t tensor.Tensor) tensor.Tensor {
 func (w *Weights) Each(f func(name string, t tensor.Tensor)) {
 	names := w.names
 	if names == nil {
-		names = llamaTensors
+		names = new(Config).tensors() // those of most families
 	}
 	visit := func(role tensorRole, at int, t *tensor.Tensor) {
 		if !t.IsZero() {

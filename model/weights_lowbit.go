@@ -16,24 +16,6 @@ import (
 // opened, outside the Go heap: into blocks of the same integers and scales where a type of
 // the runtime holds them exactly, else rounded to bf16. See package lowbit.
 
-// parseLowbit returns how the texts of configs say matrices are stored, nil if as plain
-// numbers. Texts may be empty.
-func parseLowbit(texts ...[]byte) (*lowbit.Scheme, error) {
-	for _, text := range texts {
-		if len(text) == 0 {
-			continue
-		}
-		s, err := lowbit.Parse(text)
-		if errors.Is(err, lowbit.ErrUnsupported) {
-			return nil, unsupportedError{err}
-		}
-		if s != nil || err != nil {
-			return s, err
-		}
-	}
-	return nil, nil
-}
-
 // tensor returns the tensor of the given name, repacked if the checkpoint stores it so.
 func (l *loader) tensor(name string, shape []int) (t tensor.Tensor, file string, ok bool, err error) {
 	module, isWeight := strings.CutSuffix(name, ".weight")

@@ -11,7 +11,7 @@ import (
 
 // TestReadmeListsFamilies compares README's table of models with the registry.
 func TestReadmeListsFamilies(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join("..", "README.md"))
+	text, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
 	require.NoError(t, err)
 	table := "| architecture | published models |\n| --- | --- |\n"
 	for _, f := range families {
