@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lukv/lukv/model/arch"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -112,7 +113,7 @@ func swept(t *testing.T) *model.Model {
 	})
 	require.NoError(t, err)
 	write("config.json", config)
-	cfg, err := model.LoadConfig(dir)
+	cfg, err := arch.Load(dir)
 	require.NoError(t, err)
 	var tensors []safetensors.Named
 	w, err := model.RandomWeights(t.Context(), cfg, tensor.BF16, 7)

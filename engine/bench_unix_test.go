@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/lukv/lukv/model/arch"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/model"
@@ -25,7 +26,7 @@ func cpuTime() float64 {
 // BenchmarkDecode compares answers through the engine with a bare loop over Step: CPU
 // time per token.
 func BenchmarkDecode(b *testing.B) {
-	cfg, err := model.ShapeConfig("150m")
+	cfg, err := arch.ShapeConfig("150m")
 	require.NoError(b, err)
 	w, err := model.RandomWeights(b.Context(), cfg, tensor.BF16, 1)
 	require.NoError(b, err)

@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lukv/lukv/model/arch"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/dialog"
@@ -457,7 +458,7 @@ func TestPrefixCache(t *testing.T) {
 func TestNeighbourOfAFailure(t *testing.T) {
 	cfg := &model.Config{
 		Arch: "llama", Layers: 2, Hidden: 32, Intermediate: 48, Heads: 2, KVHeads: 1, HeadDim: 16, Vocab: 97, MaxPositions: 2000,
-		NormEps: 1e-5, Rope: model.RopeConfig{Theta: 10000}, Windows: make([]int, 2), Type: tensor.F32,
+		NormEps: 1e-5, Rope: arch.RopeConfig{Theta: 10000}, Windows: make([]int, 2), Type: tensor.F32,
 	}
 	w, err := model.RandomWeights(t.Context(), cfg, tensor.F32, 7)
 	require.NoError(t, err)

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lukv/lukv/model/arch"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/lukv"
@@ -63,7 +64,7 @@ func randomCase(t *testing.T, seed uint64) (sum Stats) {
 	cfg := &model.Config{
 		Arch: []string{"llama", "mistral", "qwen2", "qwen3"}[rng.IntN(4)], Layers: 1 + rng.IntN(3), Hidden: 16 * (1 + rng.IntN(5)),
 		Intermediate: 16 * (1 + rng.IntN(8)), Heads: heads * (1 + rng.IntN(4)), KVHeads: heads, HeadDim: []int{8, 16, 32, 64}[rng.IntN(4)],
-		Vocab: 20 + rng.IntN(200), MaxPositions: 1024, NormEps: 1e-5, Rope: model.RopeConfig{Theta: 10000},
+		Vocab: 20 + rng.IntN(200), MaxPositions: 1024, NormEps: 1e-5, Rope: arch.RopeConfig{Theta: 10000},
 		QKVBias: rng.IntN(2) == 0, QKNorm: rng.IntN(3) == 0, TiedEmbeddings: rng.IntN(2) == 0, BOS: []int{1}, EOS: []int{2},
 	}
 	cfg.Windows = make([]int, cfg.Layers)

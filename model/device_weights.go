@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/model/arch"
 	"github.com/lukv/lukv/tensor"
 )
 
@@ -192,7 +193,7 @@ func (m *Model) fits(dev kernels.Device, w *Weights, n int) error {
 // bytes returns the size of a layer on a device, where vectors are f32.
 func (l *LayerWeights) bytes() int64 {
 	n := 0
-	l.each(func(_ tensorRole, t *tensor.Tensor) {
+	l.each(func(_ arch.Role, t *tensor.Tensor) {
 		if len(t.Shape) == 2 {
 			n += len(t.Data)
 		} else {
@@ -223,31 +224,31 @@ func (m *Model) attentionShape(s runShape) kernels.AttentionShape {
 	c := m.cfg
 	return kernels.AttentionShape{
 		Rows: s.rows, Sequences: s.seqs, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim,
-		Windows: slices.Clone(c.Windows[:len(m.acc.layers)]), Scale: m.plan[0].attentionScale(), Page: s.page,
+		Windows: slices.Clone(c.Windows[:len(m.acc.layers)]), Scale: m.plan[0].AttentionScale(), Page: s.page,
 		BF16: m.attentionInBF16(s.page.Type),
 	}
 }
 
 // onDevices returns an error that wraps ErrUnsupported if accelerators lack an operation of
 // the plan.
-func (m *Model) onDevices(p *layerPlan) error {
+func (m *Model) onDevices(p *arch.LayerPlan) error {
 	what := ""
 	switch {
-	case p.ffn.experts > 0:
+	case p.FFN.Experts > 0:
 		what = "mixtures of experts"
-	case p.ffn.activation != silu:
+	case p.FFN.Activation != arch.SiLU:
 		what = "the activation GELU"
-	case p.scoreCap > 0:
+	case p.ScoreCap > 0:
 		what = "soft-capped attention scores"
-	case !p.preNorm || p.postNorm:
+	case !p.PreNorm || p.PostNorm:
 		what = "norms after attention and MLP"
-	case p.residualScale != 1:
+	case p.ResidualScale != 1:
 		what = "scaled residual branches"
-	case p.qkNorm == fullNorm:
+	case p.QKNorm == arch.FullNorm:
 		what = "norms over all query heads together"
-	case p.rope != 0:
+	case p.Rope != 0:
 		what = "rotations that differ between layers"
-	case p.order != nil:
+	case p.Order != nil:
 		what = "partial rotation"
 	case m.cfg.Rope.QueryBeta != 0:
 		what = "query factors that depend on the position"

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model/arch"
 	"github.com/lukv/lukv/tensor"
 )
 
@@ -24,7 +25,7 @@ var (
 //
 //	go test ./model -run '^$' -bench Exact -benchtime 1x -exact.shape llama-3.2-1b -exact.depth 32768
 func BenchmarkExact(b *testing.B) {
-	cfg, err := ShapeConfig(*exactShape)
+	cfg, err := arch.ShapeConfig(*exactShape)
 	if err != nil {
 		b.Fatal(err)
 	}

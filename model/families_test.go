@@ -163,10 +163,10 @@ func TestGoldenFamiliesCompress(t *testing.T) {
 				require.NoError(t, s.Prefill(ctx, tokens))
 				for at, p := range m.plan {
 					for h := range m.cfg.KVHeads {
-						if n := s.cache.Len(at, h); p.window == 0 {
+						if n := s.cache.Len(at, h); p.Window == 0 {
 							require.Equal(t, 59, n, "layer %d, head %d", at, h)
 						} else {
-							require.GreaterOrEqual(t, n, min(p.window, len(tokens)), "layer %d, head %d", at, h)
+							require.GreaterOrEqual(t, n, min(p.Window, len(tokens)), "layer %d, head %d", at, h)
 						}
 					}
 				}

@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/lukv/lukv/model/arch"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/lukv"
@@ -22,7 +23,7 @@ func writeModel(t *testing.T, seed uint64) string {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"), []byte(`{"model_type": "llama", "num_hidden_layers": 3,
 		"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 16,
 		"vocab_size": 97, "max_position_embeddings": 4096, "eos_token_id": 96}`), 0o600))
-	cfg, err := LoadConfig(dir)
+	cfg, err := arch.Load(dir)
 	require.NoError(t, err)
 	var tensors []safetensors.Named
 	randomWeights(t, cfg, tensor.BF16, seed).Each(func(name string, x tensor.Tensor) {

@@ -14,6 +14,7 @@ import (
 	"github.com/lukv/lukv/gguf/checkpoint"
 	"github.com/lukv/lukv/internal/arena"
 	"github.com/lukv/lukv/internal/inputfile"
+	"github.com/lukv/lukv/model/arch"
 	"github.com/lukv/lukv/tensor"
 )
 
@@ -72,7 +73,7 @@ func LoadGGUF(path string) (*Config, *Weights, fs.FS, error) {
 	if err != nil {
 		return nil, nil, nil, errors.Join(fmt.Errorf("gguf file %s: %w", path, err), f.Close())
 	}
-	w, err := loadWeights(fmt.Sprintf("%q", path), ggufSource{f}, ggufNames, cfg)
+	w, err := loadWeights(fmt.Sprintf("%q", path), ggufSource{f}, arch.GGUF, cfg)
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -94,18 +95,18 @@ func readGGUF(f *gguf.File) (*Config, fs.FS, error) {
 	if err != nil {
 		return nil, nil, asUnsupported(err)
 	}
-	cfg, err := loadConfigFS(files)
+	cfg, err := arch.LoadFS(files)
 	if err != nil {
 		return nil, nil, err
 	}
-	cfg.scalars.normOffset = 0 // the files' norms hold it
+	cfg.Scalars.NormOffset = 0 // the files' norms hold it
 	return cfg, files, nil
 }
 
 // asUnsupported makes an error of package checkpoint one of this package.
 func asUnsupported(err error) error {
 	if errors.Is(err, checkpoint.ErrUnsupported) {
-		return Unsupported(err)
+		return arch.Unsupported(err)
 	}
 	return err
 }

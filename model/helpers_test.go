@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lukv/lukv/model/arch"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/lukv"
@@ -61,7 +62,7 @@ func randomWeights(t testing.TB, cfg *Config, typ tensor.Type, seed uint64) *Wei
 func (s testShape) config() *Config {
 	cfg := &Config{
 		Arch: "llama", Layers: s.layers, Hidden: s.hidden, Intermediate: s.ffn, Heads: s.heads, KVHeads: s.kv,
-		HeadDim: s.dim, Vocab: 97, MaxPositions: 1 << 20, NormEps: 1e-5, Rope: RopeConfig{Theta: 10000},
+		HeadDim: s.dim, Vocab: 97, MaxPositions: 1 << 20, NormEps: 1e-5, Rope: arch.RopeConfig{Theta: 10000},
 		QKVBias: s.biases, OutBias: s.biases, MLPBias: s.biases, QKNorm: s.qkNorm,
 		Windows: make([]int, s.layers), EOS: []int{96}, Type: s.weights,
 	}

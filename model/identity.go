@@ -66,7 +66,7 @@ func (m *Model) Digest(ctx context.Context) (string, error) {
 // multi-gigabyte checkpoint would cost more than loading it.
 func identity(cfg *Config, w *Weights) string {
 	h := sha256.New()
-	cfg.writeIdentity(h)
+	cfg.WriteIdentity(h)
 	w.Each(func(name string, t tensor.Tensor) {
 		fmt.Fprintf(h, "%s %v %v\n", name, t.Type, t.Shape)
 		const places, size = 16, 64

@@ -15,6 +15,7 @@ import (
 	"github.com/lukv/lukv/internal/workers"
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/kvcache"
+	"github.com/lukv/lukv/model/arch"
 	"github.com/lukv/lukv/tensor"
 	"github.com/lukv/lukv/tokenizer"
 )
@@ -23,13 +24,13 @@ import (
 // sessions is used by one goroutine at a time.
 type Model struct {
 	cfg       *Config
-	plan      []layerPlan // of every layer
+	plan      []arch.LayerPlan // of every layer
 	weights   *Weights
 	precision Precision
 	cpu       kernels.CPU
 	pool      *workers.Pool
-	ropes     []*rope // that layers' plans name
-	still     *rope   // of layers without one
+	ropes     []*arch.Rope // that layers' plans name
+	still     *arch.Rope   // of layers without one
 	log       *slog.Logger
 	identity  func() string // see ID; for callers that keep the model from closing
 	source    fs.FS         // the checkpoint folder, nil for models made in memory
@@ -65,6 +66,9 @@ type Model struct {
 	tokErr  error
 }
 
+// Config describes the network of a checkpoint.
+type Config = arch.Config
+
 // Open loads the checkpoint in folder dir: config.json, safetensors weights
 // (mapped, not copied) and, when first asked for, the tokenizer; or the model in the GGUF
 // file dir (the first, if there are several), which must end in ".gguf". Everything is
@@ -80,7 +84,7 @@ func Open(ctx context.Context, dir string, opts ...Option) (*Model, error) {
 	if IsGGUF(dir) {
 		return openGGUF(ctx, dir, opts)
 	}
-	cfg, err := LoadConfig(dir)
+	cfg, err := arch.Load(dir)
 	if err != nil {
 		return nil, fmt.Errorf("open model: %w", err)
 	}
@@ -114,7 +118,7 @@ func OpenFS(ctx context.Context, fsys fs.FS, opts ...Option) (*Model, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("open model: %w", err)
 	}
-	cfg, err := loadConfigFS(fsys)
+	cfg, err := arch.LoadFS(fsys)
 	if err != nil {
 		return nil, fmt.Errorf("open model: %w", err)
 	}
@@ -162,13 +166,13 @@ func newModel(ctx context.Context, cfg *Config, w *Weights, opts []Option) (*Mod
 	default:
 		return nil, fmt.Errorf("precision: found %q, expected auto, bf16, int8 or f32", o.precision)
 	}
-	ropes, err := newRopes(cfg)
+	ropes, err := arch.NewRopes(cfg)
 	if err != nil {
 		return nil, err
 	}
 	m := &Model{
-		cfg: cfg, plan: slices.Clone(cfg.layerPlans()), weights: w, precision: o.precision, cpu: *o.cpu,
-		ropes: ropes, still: noRotation(cfg.HeadDim), log: o.logger, digests: o.digests,
+		cfg: cfg, plan: slices.Clone(cfg.Plans()), weights: w, precision: o.precision, cpu: *o.cpu,
+		ropes: ropes, still: arch.NoRotation(cfg.HeadDim), log: o.logger, digests: o.digests,
 		embed: matrix(w.Embed),
 		head:  []hostLinear{{w: matrix(w.Head), dst: actLogits}}, wide: findLargeBiases(w.Layers),
 		layers: make([]hostDecoder, cfg.Layers),
@@ -208,19 +212,19 @@ func (m *Model) makeLayers(w *Weights) {
 		narrow(x.Up)
 		inner(x.Down)
 	}
-	m.embedScale = m.cfg.scalars.embeddingScale(w.Embed.Type)
+	m.embedScale = m.cfg.Scalars.EmbeddingScale(w.Embed.Type)
 	m.norm = m.normWeights(w.Norm)
 	narrow(w.Head)
 	for i := range m.layers {
 		l, p := &w.Layers[i], &m.plan[i]
-		if p.rope != noRope && p.order == nil {
-			p.order = m.ropes[p.rope].order()
+		if p.Rope != arch.NoRope && p.Order == nil {
+			p.Order = m.ropes[p.Rope].Order()
 		}
 		m.layers[i] = newDecoder(p, l, matrix, vector, m.normWeights)
 		for _, t := range []tensor.Tensor{l.Q, l.K, l.V, l.O} {
 			narrow(t)
 		}
-		if p.ffn.experts == 0 {
+		if p.FFN.Experts == 0 {
 			unit(&expertWeights{l.Gate, l.Up, l.Down})
 			continue
 		}
@@ -228,7 +232,7 @@ func (m *Model) makeLayers(w *Weights) {
 		for x := range l.Experts {
 			unit(&l.Experts[x])
 		}
-		if p.ffn.shared > 0 {
+		if p.FFN.Shared > 0 {
 			narrow(l.SharedMix)
 			unit(&l.Shared)
 		}
@@ -236,20 +240,20 @@ func (m *Model) makeLayers(w *Weights) {
 }
 
 // ropeOf returns the rotation of a layer. Without one it turns nothing.
-func (m *Model) ropeOf(at int) *rope {
-	if i := m.plan[at].rope; i != noRope {
+func (m *Model) ropeOf(at int) *arch.Rope {
+	if i := m.plan[at].Rope; i != arch.NoRope {
 		return m.ropes[i]
 	}
 	return m.still
 }
 
 // dynamicRope reports whether a rotation depends on the length of the sequence.
-func (m *Model) dynamicRope() bool { return slices.ContainsFunc(m.ropes, (*rope).dynamic) }
+func (m *Model) dynamicRope() bool { return slices.ContainsFunc(m.ropes, (*arch.Rope).Dynamic) }
 
 // normWeights widens the weights of a norm, nil if t is absent.
 func (m *Model) normWeights(t tensor.Tensor) []float32 {
 	w := vector(t)
-	if offset := m.cfg.scalars.normOffset; offset != 0 {
+	if offset := m.cfg.Scalars.NormOffset; offset != 0 {
 		w = slices.Clone(w)
 		for i := range w {
 			w[i] += offset
@@ -292,16 +296,16 @@ func (m *Model) WeightBytes() int64 { return m.weights.bytes() }
 // out an embedding that is not also the head, as only single rows of it are read, and of a
 // mixture of experts those that no row can have chosen.
 func (m *Model) StepBytes(n int) int64 {
-	w, plans := m.weights, m.cfg.layerPlans()
+	w, plans := m.weights, m.cfg.Plans()
 	bytes := w.bytes()
 	if !w.tied() {
 		bytes -= int64(len(w.Embed.Data))
 	}
 	for at := range w.Layers {
 		all := int64(0)
-		w.Layers[at].eachExpert(func(_ tensorRole, _ int, t *tensor.Tensor) { all += int64(len(t.Data)) })
-		if f := &plans[at].ffn; f.experts > 0 {
-			bytes -= all - all*int64(min(f.experts, n*f.chosen))/int64(f.experts)
+		w.Layers[at].eachExpert(func(_ arch.Role, _ int, t *tensor.Tensor) { all += int64(len(t.Data)) })
+		if f := &plans[at].FFN; f.Experts > 0 {
+			bytes -= all - all*int64(min(f.Experts, n*f.Chosen))/int64(f.Experts)
 		}
 	}
 	return bytes

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/lukv/lukv/model/arch"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/internal/testnum"
@@ -21,7 +22,7 @@ import (
 // what is multiplied with them or with bf16 weights.
 type exactModel struct {
 	cfg  *Config
-	rope *rope
+	rope *arch.Rope
 	w    *Weights
 	bf16 bool
 
@@ -38,9 +39,9 @@ type exactModel struct {
 }
 
 func newExactModel(t testing.TB, path string, bf16 bool) *exactModel {
-	cfg, err := LoadConfig(path)
+	cfg, err := arch.Load(path)
 	require.NoError(t, err)
-	ropes, err := newRopes(cfg)
+	ropes, err := arch.NewRopes(cfg)
 	require.NoError(t, err)
 	w, err := LoadWeights(path, cfg)
 	require.NoError(t, err)
@@ -118,9 +119,9 @@ func (e *exactModel) norm(x []float64, w tensor.Tensor) []float64 {
 // rotate turns the heads of x, for a token at pos of a sequence of seqLen.
 func (e *exactModel) rotate(x []float64, pos, seqLen int) {
 	half := e.cfg.HeadDim / 2
-	for i, f := range e.rope.invFreq(seqLen) {
+	for i, f := range e.rope.InvFreq(seqLen) {
 		sin, cos := math.Sincos(float64(pos) * f)
-		sin, cos = sin*e.rope.attentionFactor(), cos*e.rope.attentionFactor()
+		sin, cos = sin*e.rope.AttentionFactor(), cos*e.rope.AttentionFactor()
 		for from := 0; from < len(x); from += 2 * half {
 			a, b := x[from+i], x[from+i+half]
 			x[from+i], x[from+i+half] = a*cos-b*sin, b*cos+a*sin

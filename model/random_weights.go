@@ -8,6 +8,7 @@ import (
 
 	"github.com/lukv/lukv/gguf"
 	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/model/arch"
 	"github.com/lukv/lukv/tensor"
 )
 
@@ -25,7 +26,7 @@ func RandomWeights(ctx context.Context, cfg *Config, t tensor.Type, seed uint64)
 			ends = tensor.Q6_K
 		}
 	}
-	w := &Weights{Norm: g.constant(cfg.Hidden, 1-cfg.scalars.normOffset), Layers: make([]LayerWeights, cfg.Layers), names: cfg.tensors()}
+	w := &Weights{Norm: g.constant(cfg.Hidden, 1-cfg.Scalars.NormOffset), Layers: make([]LayerWeights, cfg.Layers), names: cfg.Tensors()}
 	var err error
 	matrix := func(dst *tensor.Tensor, of tensor.Type, rows, cols int) {
 		if err == nil {
@@ -37,27 +38,27 @@ func RandomWeights(ctx context.Context, cfg *Config, t tensor.Type, seed uint64)
 	if !cfg.TiedEmbeddings {
 		matrix(&w.Head, ends, cfg.Vocab, cfg.Hidden)
 	}
-	for at, p := range cfg.layerPlans() {
+	for at, p := range cfg.Plans() {
 		l := &w.Layers[at]
-		l.Experts = make([]expertWeights, p.ffn.experts)
-		l.each(func(role tensorRole, dst *tensor.Tensor) {
-			switch shape := p.shape(cfg, role); {
+		l.Experts = make([]expertWeights, p.FFN.Experts)
+		l.each(func(role arch.Role, dst *tensor.Tensor) {
+			switch shape := p.Shape(cfg, role); {
 			case len(shape) != 2:
-			case role == roleRouter && t.Quantised():
+			case role == arch.RoleRouter && t.Quantised():
 				matrix(dst, tensor.F32, shape[0], shape[1])
 			default:
 				matrix(dst, t, shape[0], shape[1])
 			}
 		})
-		l.eachExpert(func(role tensorRole, _ int, dst *tensor.Tensor) {
-			shape := p.shape(cfg, role)
+		l.eachExpert(func(role arch.Role, _ int, dst *tensor.Tensor) {
+			shape := p.Shape(cfg, role)
 			matrix(dst, t, shape[0], shape[1])
 		})
-		l.each(func(role tensorRole, dst *tensor.Tensor) {
-			switch shape := p.shape(cfg, role); {
+		l.each(func(role arch.Role, dst *tensor.Tensor) {
+			switch shape := p.Shape(cfg, role); {
 			case len(shape) != 1:
-			case role.isNorm():
-				*dst = g.constant(shape[0], 1-cfg.scalars.normOffset)
+			case role.IsNorm():
+				*dst = g.constant(shape[0], 1-cfg.Scalars.NormOffset)
 			default:
 				*dst = g.vector(shape[0])
 			}

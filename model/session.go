@@ -8,6 +8,7 @@ import (
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/kvcache"
 	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model/arch"
 	"github.com/lukv/lukv/tensor"
 )
 
@@ -89,7 +90,7 @@ type Session struct {
 	pending []int32 // generated but not yet fed
 
 	renumbered bool // positions were made slots; see compression.renumber
-	long       bool // entries are those of a sequence beyond longFrom
+	long       bool // entries are those of a sequence beyond LongFrom
 
 	logits     []float32 // [Vocab] after the last token
 	hasLogits  bool
@@ -146,8 +147,8 @@ func (m *Model) newSession(o SessionOptions) (*Session, error) {
 	if o.ChunkTokens > maxPassRows {
 		return nil, fmt.Errorf("chunks of %d tokens, want at most %d", o.ChunkTokens, maxPassRows)
 	}
-	if o.MaxTokens > maxPositionsCap {
-		return nil, fmt.Errorf("at most %d tokens, want at most %d", o.MaxTokens, maxPositionsCap)
+	if o.MaxTokens > arch.PositionLimit {
+		return nil, fmt.Errorf("at most %d tokens, want at most %d", o.MaxTokens, arch.PositionLimit)
 	}
 	if o.MaxTokens == 0 {
 		o.MaxTokens = m.cfg.MaxPositions
@@ -389,8 +390,8 @@ func (s *Session) forkOptions(opts []ForkOption) (SessionOptions, error) {
 		o.MaxTokens = s.m.cfg.MaxPositions
 	}
 	switch {
-	case o.MaxTokens < 0 || o.MaxTokens > maxPositionsCap:
-		return o, fmt.Errorf("at most %d tokens, want 0 for the default to %d", o.MaxTokens, maxPositionsCap)
+	case o.MaxTokens < 0 || o.MaxTokens > arch.PositionLimit:
+		return o, fmt.Errorf("at most %d tokens, want 0 for the default to %d", o.MaxTokens, arch.PositionLimit)
 	case o.MaxTokens < s.pos:
 		return o, fmt.Errorf("%w: at most %d tokens, the session has %d", ErrContextFull, o.MaxTokens, s.pos)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/lukv/lukv/internal/lowbit"
 	"github.com/lukv/lukv/internal/sysmem"
+	"github.com/lukv/lukv/model/arch"
 	"github.com/lukv/lukv/safetensors"
 	"github.com/lukv/lukv/tensor"
 )
@@ -25,7 +26,7 @@ type Weights struct {
 	Norm   tensor.Tensor // [Hidden]
 	Head   tensor.Tensor // [Vocab, Hidden], Embed itself when tied
 
-	names  tensorTable // of the model's family
+	names  arch.TensorTable // of the model's family
 	unused []string
 	source source   // nil for weights made in memory
 	copies [][]byte // rows that were put in order, outside the Go heap
@@ -53,37 +54,37 @@ type source interface {
 type place struct {
 	dst    *tensor.Tensor
 	shape  []int
-	stored []storedTensor
+	stored []arch.StoredTensor
 	heads  int // whose rows are stored in the order of interleaved rotation; 0: none
 }
 
 // places returns all places of w that cfg calls for, in a fixed order. With tied
 // embeddings there is none for Head.
-func (w *Weights) places(cfg *Config, n naming) []place {
-	table := cfg.tensors()
-	whole := func(role tensorRole, dst *tensor.Tensor, shape ...int) place {
-		return place{dst: dst, shape: shape, stored: []storedTensor{{name: table.name(n, role, 0), shape: shape}}}
+func (w *Weights) places(cfg *Config, n arch.Naming) []place {
+	table := cfg.Tensors()
+	whole := func(role arch.Role, dst *tensor.Tensor, shape ...int) place {
+		return place{dst: dst, shape: shape, stored: []arch.StoredTensor{{Name: table.Name(n, role, 0), Shape: shape}}}
 	}
-	list := []place{whole(roleEmbed, &w.Embed, cfg.Vocab, cfg.Hidden)}
-	for at, p := range cfg.layerPlans() {
-		w.Layers[at].each(func(role tensorRole, dst *tensor.Tensor) {
-			if shape := p.shape(cfg, role); shape != nil {
+	list := []place{whole(arch.RoleEmbed, &w.Embed, cfg.Vocab, cfg.Hidden)}
+	for at, p := range cfg.Plans() {
+		w.Layers[at].each(func(role arch.Role, dst *tensor.Tensor) {
+			if shape := p.Shape(cfg, role); shape != nil {
 				list = append(list, place{
-					dst: dst, shape: shape, heads: cfg.interleaved(n, role),
-					stored: p.stored(cfg, role, 0, func(r tensorRole) string { return table.name(n, r, at) }),
+					dst: dst, shape: shape, heads: cfg.Interleaved(n, role),
+					stored: p.Stored(cfg, role, 0, func(r arch.Role) string { return table.Name(n, r, at) }),
 				})
 			}
 		})
-		w.Layers[at].eachExpert(func(role tensorRole, x int, dst *tensor.Tensor) {
+		w.Layers[at].eachExpert(func(role arch.Role, x int, dst *tensor.Tensor) {
 			list = append(list, place{
-				dst: dst, shape: p.shape(cfg, role),
-				stored: p.stored(cfg, role, x, func(r tensorRole) string { return table.name(n, r, at) }),
+				dst: dst, shape: p.Shape(cfg, role),
+				stored: p.Stored(cfg, role, x, func(r arch.Role) string { return table.Name(n, r, at) }),
 			})
 		})
 	}
-	list = append(list, whole(roleLastNorm, &w.Norm, cfg.Hidden))
+	list = append(list, whole(arch.RoleLastNorm, &w.Norm, cfg.Hidden))
 	if !cfg.TiedEmbeddings {
-		list = append(list, whole(roleHead, &w.Head, cfg.Vocab, cfg.Hidden))
+		list = append(list, whole(arch.RoleHead, &w.Head, cfg.Vocab, cfg.Hidden))
 	}
 	return list
 }
@@ -100,7 +101,7 @@ func LoadWeights(dir string, cfg *Config) (*Weights, error) {
 	if err != nil {
 		return nil, err
 	}
-	return loadWeights(fmt.Sprintf("%q", dir), folderSource{c}, hfNames, cfg)
+	return loadWeights(fmt.Sprintf("%q", dir), folderSource{c}, arch.HuggingFace, cfg)
 }
 
 // readAhead brings mapped weights into memory in the background, while the tokenizer
@@ -130,12 +131,12 @@ func loadWeightsFS(fsys fs.FS, cfg *Config) (*Weights, error) {
 	if err != nil {
 		return nil, err
 	}
-	return loadWeights("of the file system", folderSource{c}, hfNames, cfg)
+	return loadWeights("of the file system", folderSource{c}, arch.HuggingFace, cfg)
 }
 
 // loadWeights takes over src, whose tensors are named by the convention n. name is that of
 // the checkpoint, for errors.
-func loadWeights(name string, src source, n naming, cfg *Config) (*Weights, error) {
+func loadWeights(name string, src source, n arch.Naming, cfg *Config) (*Weights, error) {
 	w := &Weights{source: src}
 	if err := w.load(name, n, cfg); err != nil {
 		return nil, errors.Join(err, w.Close())
@@ -144,7 +145,7 @@ func loadWeights(name string, src source, n naming, cfg *Config) (*Weights, erro
 }
 
 // load finds all tensors that cfg calls for.
-func (w *Weights) load(checkpoint string, n naming, cfg *Config) error {
+func (w *Weights) load(checkpoint string, n arch.Naming, cfg *Config) error {
 	src := w.source
 	// Every layer has a tensor of its own, so a count that the checkpoint cannot
 	// hold is refused before anything is allocated for the layers.
@@ -152,19 +153,19 @@ func (w *Weights) load(checkpoint string, n naming, cfg *Config) error {
 	if cfg.Layers < 1 || cfg.Layers > len(names) {
 		return fmt.Errorf("checkpoint %s: found %d tensors, too few for the %d layers of the config", checkpoint, len(names), cfg.Layers)
 	}
-	w.Layers, w.names = make([]LayerWeights, cfg.Layers), cfg.tensors()
+	w.Layers, w.names = make([]LayerWeights, cfg.Layers), cfg.Tensors()
 	if err := w.makeExperts(checkpoint, names, n, cfg); err != nil {
 		return err
 	}
 	used := make(map[string]bool, len(names))
 	l := loader{checkpoint: checkpoint, src: src, naming: n, rename: renaming(names, n), used: used,
-		lowbit: cfg.lowbit, repacked: map[string]tensor.Tensor{}, w: w}
+		lowbit: cfg.Lowbit, repacked: map[string]tensor.Tensor{}, w: w}
 	var reorder []*place
 	for _, p := range w.places(cfg, n) {
 		if p.dst == &w.Embed && cfg.TiedEmbeddings {
 			// Of matrices that share memory the safetensors library's save_model keeps the
 			// one that comes first by name, and so, of tied embeddings, the head.
-			p.stored = append(p.stored, storedTensor{name: w.names.name(n, roleHead, 0), shape: p.shape})
+			p.stored = append(p.stored, arch.StoredTensor{Name: w.names.Name(n, arch.RoleHead, 0), Shape: p.shape})
 		}
 		var err error
 		if *p.dst, err = l.load(&p); err != nil {
@@ -189,17 +190,17 @@ func (w *Weights) load(checkpoint string, n naming, cfg *Config) error {
 
 // makeExperts makes room for the experts of each layer, unless the checkpoint cannot hold
 // so many.
-func (w *Weights) makeExperts(checkpoint string, names []string, n naming, cfg *Config) error {
+func (w *Weights) makeExperts(checkpoint string, names []string, n arch.Naming, cfg *Config) error {
 	rename := renaming(names, n)
-	for at, p := range cfg.layerPlans() {
-		if p.ffn.experts == 0 {
+	for at, p := range cfg.Plans() {
+		if p.FFN.Experts == 0 {
 			continue
 		}
-		stacked := slices.Contains(names, rename(w.names.name(n, roleExpertsDown, at)))
-		if p.ffn.experts > len(names) && !stacked {
-			return fmt.Errorf("checkpoint %s: found %d tensors, too few for the %d experts of layer %d", checkpoint, len(names), p.ffn.experts, at)
+		stacked := slices.Contains(names, rename(w.names.Stacked(n, at)))
+		if p.FFN.Experts > len(names) && !stacked {
+			return fmt.Errorf("checkpoint %s: found %d tensors, too few for the %d experts of layer %d", checkpoint, len(names), p.FFN.Experts, at)
 		}
-		w.Layers[at].Experts = make([]expertWeights, p.ffn.experts)
+		w.Layers[at].Experts = make([]expertWeights, p.FFN.Experts)
 	}
 	return nil
 }
@@ -208,7 +209,7 @@ func (w *Weights) makeExperts(checkpoint string, names []string, n naming, cfg *
 type loader struct {
 	checkpoint string
 	src        source
-	naming     naming
+	naming     arch.Naming
 	rename     func(string) string
 	used       map[string]bool // by the source's names
 
@@ -223,17 +224,17 @@ func (l *loader) load(p *place) (tensor.Tensor, error) {
 		return tensor.Tensor{}, err
 	}
 	for _, s := range p.stored {
-		name := l.rename(s.name)
-		t, file, ok, err := l.tensor(name, s.shape)
+		name := l.rename(s.Name)
+		t, file, ok, err := l.tensor(name, s.Shape)
 		if err != nil {
 			return t, err
 		}
 		if !ok {
 			continue
 		}
-		if !t.HasShape(s.shape...) && !(len(s.shape) == 2 && s.shape[0] == 1 && t.HasShape(s.shape[1])) {
+		if !t.HasShape(s.Shape...) && !(len(s.Shape) == 2 && s.Shape[0] == 1 && t.HasShape(s.Shape[1])) {
 			return t, fmt.Errorf("checkpoint file %q: tensor %q has shape %s, expected %s by the config",
-				file, name, tensor.ShapeString(t.Shape), tensor.ShapeString(s.shape))
+				file, name, tensor.ShapeString(t.Shape), tensor.ShapeString(s.Shape))
 		}
 		if !t.Type.Weights() {
 			return t, fmt.Errorf("checkpoint file %q: tensor %q is of type %v, expected F32, F16 or BF16", file, name, t.Type)
@@ -242,41 +243,41 @@ func (l *loader) load(p *place) (tensor.Tensor, error) {
 		return aligned(rows(&s, t, p.shape)), nil
 	}
 	s := p.stored[0]
-	if i := slices.IndexFunc(p.stored, func(s storedTensor) bool { return slices.Equal(s.shape, p.shape) }); i >= 0 {
+	if i := slices.IndexFunc(p.stored, func(s arch.StoredTensor) bool { return slices.Equal(s.Shape, p.shape) }); i >= 0 {
 		s = p.stored[i] // as a tensor of its own
 	}
-	return tensor.Tensor{}, fmt.Errorf("checkpoint %s: tensor %q of shape %s is missing", l.checkpoint, l.rename(s.name), tensor.ShapeString(s.shape))
+	return tensor.Tensor{}, fmt.Errorf("checkpoint %s: tensor %q of shape %s is missing", l.checkpoint, l.rename(s.Name), tensor.ShapeString(s.Shape))
 }
 
 // twice returns an error if a GGUF file has a tensor in two forms.
 func (l *loader) twice(p *place) error {
-	if l.naming != ggufNames {
+	if l.naming != arch.GGUF {
 		return nil
 	}
 	found := ""
 	for _, s := range p.stored {
-		if _, file, ok := l.src.Tensor(s.name); !ok || s.name == found {
+		if _, file, ok := l.src.Tensor(s.Name); !ok || s.Name == found {
 			continue
 		} else if found != "" {
-			return fmt.Errorf("checkpoint file %q: found both tensors %q and %q, expected one of them", file, found, s.name)
+			return fmt.Errorf("checkpoint file %q: found both tensors %q and %q, expected one of them", file, found, s.Name)
 		}
-		found = s.name
+		found = s.Name
 	}
 	return nil
 }
 
 // rows returns the rows of a stored tensor t that make up a place's of the given shape.
-func rows(s *storedTensor, t tensor.Tensor, shape []int) tensor.Tensor {
-	if slices.Equal(s.shape, shape) {
+func rows(s *arch.StoredTensor, t tensor.Tensor, shape []int) tensor.Tensor {
+	if slices.Equal(s.Shape, shape) {
 		t.Shape = shape // a vector may stand for a matrix of one row
 		return t
 	}
-	all := s.shape[0]
-	for _, d := range s.shape[1:max(1, len(s.shape)-1)] {
+	all := s.Shape[0]
+	for _, d := range s.Shape[1:max(1, len(s.Shape)-1)] {
 		all *= d
 	}
 	size, n := len(t.Data)/all, shape[0]
-	return tensor.Tensor{Type: t.Type, Shape: shape, Data: t.Data[s.row*size : (s.row+n)*size : (s.row+n)*size]}
+	return tensor.Tensor{Type: t.Type, Shape: shape, Data: t.Data[s.Row*size : (s.Row+n)*size : (s.Row+n)*size]}
 }
 
 // prefixes are the ways in which the Hugging Face names of a checkpoint begin: those of the
@@ -292,9 +293,9 @@ var prefixes = [][2]string{
 
 // renaming returns what turns the plain name of a tensor into that of a checkpoint with the
 // given names.
-func renaming(names []string, n naming) func(string) string {
+func renaming(names []string, n arch.Naming) func(string) string {
 	plain := prefixes[0]
-	if n != hfNames {
+	if n != arch.HuggingFace {
 		return func(name string) string { return name }
 	}
 	of := plain
@@ -331,24 +332,26 @@ func aligned(t tensor.Tensor) tensor.Tensor {
 func (w *Weights) Each(f func(name string, t tensor.Tensor)) {
 	names := w.names
 	if names == nil {
-		names = new(Config).tensors() // those of most families
+		names = new(Config).Tensors() // those of most families
 	}
-	visit := func(role tensorRole, at int, t *tensor.Tensor) {
+	visit := func(role arch.Role, at int, t *tensor.Tensor) {
 		if !t.IsZero() {
-			f(names.name(hfNames, role, at), *t)
+			f(names.Name(arch.HuggingFace, role, at), *t)
 		}
 	}
-	expert := func(at int) func(role tensorRole, x int, t *tensor.Tensor) {
-		return func(role tensorRole, x int, t *tensor.Tensor) { f(fmt.Sprintf(names.name(hfNames, role, at), x), *t) }
+	expert := func(at int) func(role arch.Role, x int, t *tensor.Tensor) {
+		return func(role arch.Role, x int, t *tensor.Tensor) {
+			f(fmt.Sprintf(names.Name(arch.HuggingFace, role, at), x), *t)
+		}
 	}
-	visit(roleEmbed, 0, &w.Embed)
+	visit(arch.RoleEmbed, 0, &w.Embed)
 	for at := range w.Layers {
-		w.Layers[at].each(func(role tensorRole, t *tensor.Tensor) { visit(role, at, t) })
+		w.Layers[at].each(func(role arch.Role, t *tensor.Tensor) { visit(role, at, t) })
 		w.Layers[at].eachExpert(expert(at))
 	}
-	visit(roleLastNorm, 0, &w.Norm)
+	visit(arch.RoleLastNorm, 0, &w.Norm)
 	if !w.tied() {
-		visit(roleHead, 0, &w.Head)
+		visit(arch.RoleHead, 0, &w.Head)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/lukv/lukv/model/arch"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -48,7 +49,7 @@ func TestGoldenConfigs(t *testing.T) {
 	checks := 0
 	for _, want := range list.Cases {
 		dir := filepath.Join(modelsDir(), want.Name)
-		c, err := LoadConfig(dir)
+		c, err := arch.Load(dir)
 		if !assert.NoError(t, err, want.Name) {
 			continue
 		}
@@ -91,7 +92,7 @@ func checkKeys(t *testing.T, dir, debug string, c *Config, w *Weights) {
 	want := get("layers.0.key", c.KVHeads, n, c.HeadDim)
 	l := &w.Layers[0]
 	norm, proj := l.AttnNorm.Float32s(nil), l.K.Float32s(nil)
-	ropes, err := newRopes(c)
+	ropes, err := arch.NewRopes(c)
 	require.NoError(t, err)
 	rms := func(x []float64, w []float32) {
 		sum := 0.0
@@ -112,7 +113,7 @@ func checkKeys(t *testing.T, dir, debug string, c *Config, w *Weights) {
 			x[i] = float64(hidden[pos*c.Hidden+i])
 		}
 		rms(x, norm)
-		ropes[0].row(pos, n, cos, sin)
+		ropes[0].Row(pos, n, cos, sin)
 		for h := range c.KVHeads {
 			for e := range k {
 				k[e] = 0

@@ -1,6 +1,10 @@
 package model
 
-import "github.com/lukv/lukv/tensor"
+import (
+	"github.com/lukv/lukv/tensor"
+
+	"github.com/lukv/lukv/model/arch"
+)
 
 // LayerWeights are the tensors of one decoder layer. Matrices are [out, in].
 type LayerWeights struct {
@@ -42,40 +46,40 @@ type expertWeights struct {
 }
 
 // each calls f for every tensor of a layer, present or not, in a fixed order.
-func (l *LayerWeights) each(f func(role tensorRole, t *tensor.Tensor)) {
-	f(roleAttnNorm, &l.AttnNorm)
-	f(roleQ, &l.Q)
-	f(roleQBias, &l.QBias)
-	f(roleK, &l.K)
-	f(roleKBias, &l.KBias)
-	f(roleV, &l.V)
-	f(roleVBias, &l.VBias)
-	f(roleO, &l.O)
-	f(roleOBias, &l.OBias)
-	f(roleQNorm, &l.QNorm)
-	f(roleKNorm, &l.KNorm)
-	f(roleMLPNorm, &l.MLPNorm)
-	f(roleGate, &l.Gate)
-	f(roleGateBias, &l.GateBias)
-	f(roleUp, &l.Up)
-	f(roleUpBias, &l.UpBias)
-	f(roleDown, &l.Down)
-	f(roleDownBias, &l.DownBias)
-	f(rolePostAttnNorm, &l.PostAttnNorm)
-	f(rolePostMLPNorm, &l.PostMLPNorm)
-	f(roleRouter, &l.Router)
-	f(roleSharedMix, &l.SharedMix)
-	f(roleSharedGate, &l.Shared.Gate)
-	f(roleSharedUp, &l.Shared.Up)
-	f(roleSharedDown, &l.Shared.Down)
+func (l *LayerWeights) each(f func(role arch.Role, t *tensor.Tensor)) {
+	f(arch.RoleAttnNorm, &l.AttnNorm)
+	f(arch.RoleQ, &l.Q)
+	f(arch.RoleQBias, &l.QBias)
+	f(arch.RoleK, &l.K)
+	f(arch.RoleKBias, &l.KBias)
+	f(arch.RoleV, &l.V)
+	f(arch.RoleVBias, &l.VBias)
+	f(arch.RoleO, &l.O)
+	f(arch.RoleOBias, &l.OBias)
+	f(arch.RoleQNorm, &l.QNorm)
+	f(arch.RoleKNorm, &l.KNorm)
+	f(arch.RoleMLPNorm, &l.MLPNorm)
+	f(arch.RoleGate, &l.Gate)
+	f(arch.RoleGateBias, &l.GateBias)
+	f(arch.RoleUp, &l.Up)
+	f(arch.RoleUpBias, &l.UpBias)
+	f(arch.RoleDown, &l.Down)
+	f(arch.RoleDownBias, &l.DownBias)
+	f(arch.RolePostAttnNorm, &l.PostAttnNorm)
+	f(arch.RolePostMLPNorm, &l.PostMLPNorm)
+	f(arch.RoleRouter, &l.Router)
+	f(arch.RoleSharedMix, &l.SharedMix)
+	f(arch.RoleSharedGate, &l.Shared.Gate)
+	f(arch.RoleSharedUp, &l.Shared.Up)
+	f(arch.RoleSharedDown, &l.Shared.Down)
 }
 
 // eachExpert calls f for every tensor of the experts chosen by the router, in a fixed
 // order.
-func (l *LayerWeights) eachExpert(f func(role tensorRole, x int, t *tensor.Tensor)) {
+func (l *LayerWeights) eachExpert(f func(role arch.Role, x int, t *tensor.Tensor)) {
 	for x := range l.Experts {
-		f(roleExpertGate, x, &l.Experts[x].Gate)
-		f(roleExpertUp, x, &l.Experts[x].Up)
-		f(roleExpertDown, x, &l.Experts[x].Down)
+		f(arch.RoleExpertGate, x, &l.Experts[x].Gate)
+		f(arch.RoleExpertUp, x, &l.Experts[x].Up)
+		f(arch.RoleExpertDown, x, &l.Experts[x].Down)
 	}
 }

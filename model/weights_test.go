@@ -12,6 +12,7 @@ import (
 	"testing/fstest"
 	"time"
 
+	"github.com/lukv/lukv/model/arch"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -21,7 +22,7 @@ import (
 
 // loadFolder does what opening a model does before anything is computed.
 func loadFolder(dir string) (*Config, *Weights, error) {
-	c, err := LoadConfig(dir)
+	c, err := arch.Load(dir)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -87,12 +88,12 @@ func TestGoldenMalformedFolders(t *testing.T) {
 func everyTensor(cfg *Config, typ tensor.Type) []safetensors.Named {
 	w := &Weights{Layers: make([]LayerWeights, cfg.Layers)}
 	var list []safetensors.Named
-	for n, s := range w.places(cfg, hfNames) {
+	for n, s := range w.places(cfg, arch.HuggingFace) {
 		x := tensor.Make(typ, s.shape...)
 		for i := range x.Data {
 			x.Data[i] = byte(i*7+n*13) & 0x3f // positive, finite
 		}
-		list = append(list, safetensors.Named{Name: s.stored[0].name, Tensor: x})
+		list = append(list, safetensors.Named{Name: s.stored[0].Name, Tensor: x})
 	}
 	return list
 }

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lukv/lukv/model/arch"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/engine"
@@ -29,7 +30,7 @@ import (
 // modelOfSize writes a checkpoint of a shape, with random weights and the embedded
 // model's vocabulary, and opens it.
 func modelOfSize(b *testing.B, shape string) *model.Model {
-	cfg, err := model.ShapeConfig(shape)
+	cfg, err := arch.ShapeConfig(shape)
 	require.NoError(b, err)
 	small, err := builtin.Open(b.Context())
 	require.NoError(b, err)

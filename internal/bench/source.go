@@ -13,6 +13,7 @@ import (
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/lukv/solve"
 	"github.com/lukv/lukv/model"
+	"github.com/lukv/lukv/model/arch"
 	"github.com/lukv/lukv/tensor"
 )
 
@@ -52,7 +53,7 @@ func Shape(name string, t tensor.Type) (*Source, error) {
 // name says how many.
 func ShapeConfig(name string) (*model.Config, error) {
 	shape, count, cut := strings.Cut(name, ":")
-	cfg, err := model.ShapeConfig(shape)
+	cfg, err := arch.ShapeConfig(shape)
 	if err != nil || !cut {
 		return cfg, err
 	}

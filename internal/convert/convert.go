@@ -21,6 +21,7 @@ import (
 	"github.com/lukv/lukv/internal/atomicfile"
 	"github.com/lukv/lukv/internal/inputfile"
 	"github.com/lukv/lukv/model"
+	"github.com/lukv/lukv/model/arch"
 	"github.com/lukv/lukv/safetensors"
 	"github.com/lukv/lukv/tensor"
 	"github.com/lukv/lukv/tokenizer"
@@ -382,7 +383,7 @@ func (c *converter) stream(out io.Writer, w weight) error {
 // check opens the result the way a model is opened, and returns the size of its
 // vocabulary.
 func (c *converter) check() (vocabulary int, err error) {
-	cfg, err := model.LoadConfig(c.dir)
+	cfg, err := arch.Load(c.dir)
 	if err != nil {
 		return 0, err
 	}

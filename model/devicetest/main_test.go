@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/lukv/lukv/model/arch"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/kernels"
@@ -100,7 +101,7 @@ func (s shape) open(t testing.TB, opts ...model.Option) *model.Model {
 	t.Helper()
 	cfg := &model.Config{
 		Arch: "llama", Layers: s.layers, Hidden: s.hidden, Intermediate: s.ffn, Heads: s.heads, KVHeads: s.kv,
-		HeadDim: s.dim, Vocab: vocab, MaxPositions: 1 << 20, NormEps: 1e-5, Rope: model.RopeConfig{Theta: 10000},
+		HeadDim: s.dim, Vocab: vocab, MaxPositions: 1 << 20, NormEps: 1e-5, Rope: arch.RopeConfig{Theta: 10000},
 		QKVBias: s.biases, OutBias: s.biases, MLPBias: s.biases, QKNorm: s.qkNorm,
 		Windows: make([]int, s.layers), EOS: []int{96}, Type: s.weights,
 	}

@@ -1,13 +1,13 @@
-package model
+package arch
 
 import (
 	"fmt"
 	"io"
 )
 
-// writeIdentity writes the part of a model's identity that its config determines: what the
+// WriteIdentity writes the part of a model's identity that its config determines: what the
 // network computes.
-func (c *Config) writeIdentity(w io.Writer) {
+func (c *Config) WriteIdentity(w io.Writer) {
 	fmt.Fprintf(w, "%s %d %d %d %d %d %d %d %v %v\n", c.Arch, c.Layers, c.Hidden, c.Intermediate,
 		c.Heads, c.KVHeads, c.HeadDim, c.Vocab, c.NormEps, ropeIdentity(&c.Rope))
 	c.writeDeviations(w)
@@ -30,12 +30,12 @@ func (c *Config) writeDeviations(w io.Writer) {
 	for _, r := range c.moreRopes {
 		fmt.Fprintf(w, "more %s\n", ropeIdentity(&r))
 	}
-	if s := c.scalars; s != (scalars{}) {
-		fmt.Fprintf(w, "scalars %v %v %v %v %v\n", s.embedScale, s.embedRounded, s.logitScale, s.logitCap, s.normOffset)
+	if s := c.Scalars; s != (Scalars{}) {
+		fmt.Fprintf(w, "scalars %v %v %v %v %v\n", s.embedScale, s.embedRounded, s.LogitScale, s.LogitCap, s.NormOffset)
 	}
 	for at, p := range c.plan {
-		fmt.Fprintf(w, "layer %d %d %d %d %v %v %v %v %v", at, p.window, p.rope, p.qkNorm, p.scoreScale, p.scoreCap, p.preNorm, p.postNorm, p.residualScale)
-		f := p.ffn
-		fmt.Fprintf(w, " %d %d %d %d %v %d\n", f.activation, f.width, f.experts, f.chosen, f.normalise, f.shared)
+		fmt.Fprintf(w, "layer %d %d %d %d %v %v %v %v %v", at, p.Window, p.Rope, p.QKNorm, p.ScoreScale, p.ScoreCap, p.PreNorm, p.PostNorm, p.ResidualScale)
+		f := p.FFN
+		fmt.Fprintf(w, " %d %d %d %d %v %d\n", f.Activation, f.Width, f.Experts, f.Chosen, f.Normalise, f.Shared)
 	}
 }

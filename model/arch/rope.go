@@ -1,4 +1,4 @@
-package model
+package arch
 
 import (
 	"errors"
@@ -9,36 +9,7 @@ import (
 	"github.com/lukv/lukv/internal/detmath"
 )
 
-// RopeConfig describes how queries and keys are rotated. The zero value of each
-// field but Theta means that it is not given.
-type RopeConfig struct {
-	Type  string  // "" or "default", "linear", "dynamic", "llama3", "yarn", "longrope"
-	Theta float64 // base of the frequencies, above 1
-
-	// Partial is the fraction of a head's elements that turn, its first ones; 1 if 0.
-	Partial float64
-
-	Factor      float64 // by which the context is stretched, at least 1
-	OriginalMax int     // positions before stretching: llama3, and yarn and longrope (MaxPositions if 0)
-
-	LowFreq, HighFreq float64 // llama3: bounds of the blend, in waves per OriginalMax
-
-	BetaFast, BetaSlow float64 // yarn: bounds of the ramp in turns per OriginalMax (32 and 1 if 0)
-	NoTruncate         bool    // yarn: keep the ramp's ends fractional
-	AttentionFactor    float64 // yarn: factor of cosine and sine, by formula if 0
-	MScale             float64 // yarn: with MScaleAllDim, another formula for the factor
-	MScaleAllDim       float64
-
-	// Longrope: divisors of the frequencies in sequences of up to OriginalMax tokens, and
-	// in longer ones; one for each pair that turns.
-	ShortFactors, LongFactors []float64
-
-	// QueryBeta is the β of queries that grow with their position p, after rotation:
-	// by 1 + β·ln(1 + ⌊p/OriginalMax⌋).
-	QueryBeta float64
-}
-
-// rope computes rotary position embeddings (Su et al., 2021): element i of a
+// Rope computes rotary position embeddings (Su et al., 2021): element i of a
 // head of D elements forms a pair with element i + D/2, and the pair is turned
 // by position times frequency i. The frequencies are float64 and, like sines and
 // cosines, the same on every processor (package detmath). Where only the first R
@@ -46,7 +17,7 @@ type RopeConfig struct {
 // i + D/2; the frequency of the others is 0.
 //
 // A rope does not change and may be used by any number of goroutines.
-type rope struct {
+type Rope struct {
 	headDim int
 	dims    int // elements that turn, R
 	theta   float64
@@ -63,14 +34,14 @@ type rope struct {
 	maxPos  int
 }
 
-// noRotation returns the rotation of layers without one: it turns nothing.
-func noRotation(headDim int) *rope {
-	return &rope{headDim: headDim, freq: make([]float64, headDim/2), factor: 1}
+// NoRotation returns the rotation of layers without one: it turns nothing.
+func NoRotation(headDim int) *Rope {
+	return &Rope{headDim: headDim, freq: make([]float64, headDim/2), factor: 1}
 }
 
-// newRopes returns the rotations of a model, after checking the settings.
-func newRopes(c *Config) ([]*rope, error) {
-	var list []*rope
+// NewRopes returns the rotations of a model, after checking the settings.
+func NewRopes(c *Config) ([]*Rope, error) {
+	var list []*Rope
 	for _, rc := range c.ropeConfigs() {
 		of := *c
 		of.Rope = rc
@@ -84,7 +55,7 @@ func newRopes(c *Config) ([]*rope, error) {
 }
 
 // newRope returns the rotation that c.Rope describes, after checking the settings.
-func newRope(c *Config) (*rope, error) {
+func newRope(c *Config) (*Rope, error) {
 	rc := &c.Rope
 	if c.HeadDim < 2 || c.HeadDim%2 != 0 {
 		return nil, fmt.Errorf("head dimension: found %d, expected an even number, as rotation works on pairs", c.HeadDim)
@@ -92,7 +63,7 @@ func newRope(c *Config) (*rope, error) {
 	if !(rc.Theta > 1) || math.IsInf(rc.Theta, 0) {
 		return nil, fmt.Errorf("rope theta: found %g, expected a finite number above 1", rc.Theta)
 	}
-	r := &rope{
+	r := &Rope{
 		headDim: c.HeadDim, dims: c.HeadDim, theta: rc.Theta,
 		freq: make([]float64, c.HeadDim/2), factor: 1,
 	}
@@ -153,7 +124,7 @@ func frequency(theta float64, i, headDim int) float64 {
 
 // llama3 divides the low frequencies by the factor, keeps the high ones and
 // blends those in between (Llama 3.1).
-func (r *rope) llama3(rc *RopeConfig) error {
+func (r *Rope) llama3(rc *RopeConfig) error {
 	if rc.OriginalMax < 1 {
 		return fmt.Errorf("rope original maximum of type llama3: found %d, expected at least 1", rc.OriginalMax)
 	}
@@ -177,7 +148,7 @@ func (r *rope) llama3(rc *RopeConfig) error {
 // yarn divides the frequencies that turn less than BetaSlow times in the
 // original context by the factor, keeps those above BetaFast, ramps in between,
 // and scales cosine and sine (Peng et al., 2023).
-func (r *rope) yarn(rc *RopeConfig, maxPositions int) error {
+func (r *Rope) yarn(rc *RopeConfig, maxPositions int) error {
 	original := rc.OriginalMax
 	if original == 0 {
 		original = maxPositions
@@ -233,7 +204,7 @@ func (r *rope) yarn(rc *RopeConfig, maxPositions int) error {
 // longrope divides each frequency by a factor of its own, one for short sequences and one
 // for those longer than the model's original context, and scales cosine and sine
 // (Ding et al., 2024).
-func (r *rope) longrope(rc *RopeConfig, maxPositions int) error {
+func (r *Rope) longrope(rc *RopeConfig, maxPositions int) error {
 	if r.maxPos = rc.OriginalMax; r.maxPos == 0 {
 		r.maxPos = maxPositions
 	}
@@ -276,7 +247,7 @@ func (r *rope) longrope(rc *RopeConfig, maxPositions int) error {
 
 // base returns the base of the frequencies for a sequence of seqLen tokens; it
 // is theta except for dynamic scaling beyond the model's context.
-func (r *rope) base(seqLen int) (theta float64, changed bool) {
+func (r *Rope) base(seqLen int) (theta float64, changed bool) {
 	if r.stretch == 0 || seqLen <= r.maxPos {
 		return r.theta, false
 	}
@@ -285,10 +256,10 @@ func (r *rope) base(seqLen int) (theta float64, changed bool) {
 	return r.theta * detmath.Pow(s, d/(d-2)), true
 }
 
-// invFreq returns the effective frequencies in radians per position, HeadDim/2
+// InvFreq returns the effective frequencies in radians per position, HeadDim/2
 // of them, highest first. seqLen, the number of tokens so far including those
 // of the current step, matters for dynamic scaling only.
-func (r *rope) invFreq(seqLen int) []float64 {
+func (r *Rope) InvFreq(seqLen int) []float64 {
 	f := slices.Clone(r.table(seqLen))
 	if theta, changed := r.base(seqLen); changed {
 		for i := range r.dims / 2 {
@@ -299,32 +270,32 @@ func (r *rope) invFreq(seqLen int) []float64 {
 }
 
 // table returns the frequencies for a sequence of seqLen tokens, before dynamic scaling.
-func (r *rope) table(seqLen int) []float64 {
+func (r *Rope) table(seqLen int) []float64 {
 	if r.long != nil && seqLen > r.maxPos {
 		return r.long
 	}
 	return r.freq
 }
 
-// attentionFactor returns the factor that cosines and sines, and so queries and
+// AttentionFactor returns the factor that cosines and sines, and so queries and
 // keys, are multiplied by: 1 except for yarn.
-func (r *rope) attentionFactor() float64 { return r.factor }
+func (r *Rope) AttentionFactor() float64 { return r.factor }
 
-// dynamic reports whether frequencies depend on the length of the sequence.
-func (r *rope) dynamic() bool { return r.stretch != 0 || r.long != nil }
+// Dynamic reports whether frequencies depend on the length of the sequence.
+func (r *Rope) Dynamic() bool { return r.stretch != 0 || r.long != nil }
 
-// longFrom returns the length above which sequences have other frequencies, as longrope has
+// LongFrom returns the length above which sequences have other frequencies, as longrope has
 // them, 0 if there is none.
-func (r *rope) longFrom() int {
+func (r *Rope) LongFrom() int {
 	if r.long == nil {
 		return 0
 	}
 	return r.maxPos
 }
 
-// order returns the elements of a head in the order in which the pairs that turn are half a
+// Order returns the elements of a head in the order in which the pairs that turn are half a
 // head apart; nil: as they are.
-func (r *rope) order() []int32 {
+func (r *Rope) Order() []int32 {
 	if r.dims == r.headDim {
 		return nil
 	}
@@ -342,19 +313,19 @@ func (r *rope) order() []int32 {
 	return order
 }
 
-// queryFactor returns the factor of a query at a position.
-func (r *rope) queryFactor(pos int) float32 {
+// QueryFactor returns the factor of a query at a position.
+func (r *Rope) QueryFactor(pos int) float32 {
 	if r.queryBeta == 0 {
 		return 1
 	}
 	return float32(1 + float64(r.queryBeta*detmath.Log(float64(1+pos/r.queryPeriod))))
 }
 
-// row fills cos and sin, HeadDim/2 elements each, for a token at the given
-// position; seqLen is as for invFreq. The angle is computed in float64 and each
+// Row fills cos and sin, HeadDim/2 elements each, for a token at the given
+// position; seqLen is as for InvFreq. The angle is computed in float64 and each
 // result is rounded once. It allocates nothing. Positions up to 12 million are
 // exact to a unit in the last place.
-func (r *rope) row(pos, seqLen int, cos, sin []float32) {
+func (r *Rope) Row(pos, seqLen int, cos, sin []float32) {
 	theta, changed := r.base(seqLen)
 	for i, f := range r.table(seqLen) {
 		if 2*i >= r.dims {

@@ -1,4 +1,4 @@
-package model
+package arch
 
 import (
 	"errors"
@@ -25,14 +25,16 @@ const (
 // low enough that no product of two of them overflows. Positions are bounded by
 // the angles that can be rotated exactly.
 const (
-	maxConfigBytes  = 16 << 20
-	maxClasses      = 1 << 6
-	maxLayers       = 1 << 10
-	maxWidth        = 1 << 20 // Hidden, Intermediate
-	maxHeads        = 1 << 12
-	maxHeadDim      = 1 << 12
-	maxVocab        = 1 << 24
-	maxPositionsCap = 12 << 20
+	maxConfigBytes = 16 << 20
+	maxClasses     = 1 << 6
+	maxLayers      = 1 << 10
+	maxWidth       = 1 << 20 // Hidden, Intermediate
+	maxHeads       = 1 << 12
+	maxHeadDim     = 1 << 12
+	maxVocab       = 1 << 24
+
+	// PositionLimit is the most tokens of a sequence.
+	PositionLimit = 12 << 20
 )
 
 // Config describes the network of a checkpoint. What a config.json leaves out
@@ -71,33 +73,34 @@ type Config struct {
 
 	Generation GenerationDefaults
 
-	plan      []layerPlan // of every layer, see layerPlans
+	Scalars Scalars
+	Lowbit  *lowbit.Scheme // of matrices that are stored in few bits, nil for none
+
+	plan      []LayerPlan // of every layer, see Plans
 	moreRopes []RopeConfig
-	scalars   scalars
-	lowbit    *lowbit.Scheme // of matrices that are stored in few bits, nil for none
 }
 
-// LoadConfig reads config.json and, if there is one, generation_config.json from
+// Load reads config.json and, if there is one, generation_config.json from
 // the model folder dir. Errors name the file and the key; they wrap
 // ErrUnsupported where the file is well-formed but describes a network that is
 // not supported.
-func LoadConfig(dir string) (*Config, error) {
-	return loadConfig(func(name string) (string, io.ReadCloser, error) {
+func Load(dir string) (*Config, error) {
+	return load(func(name string) (string, io.ReadCloser, error) {
 		path := filepath.Join(dir, name)
 		f, err := inputfile.Open(path)
 		return path, f, err
 	})
 }
 
-// loadConfigFS is LoadConfig for a file system rooted at the model folder.
-func loadConfigFS(fsys fs.FS) (*Config, error) {
-	return loadConfig(func(name string) (string, io.ReadCloser, error) {
+// LoadFS is Load for a file system rooted at the model folder.
+func LoadFS(fsys fs.FS) (*Config, error) {
+	return load(func(name string) (string, io.ReadCloser, error) {
 		f, err := fsys.Open(name)
 		return name, f, err
 	})
 }
 
-func loadConfig(open func(name string) (path string, r io.ReadCloser, err error)) (*Config, error) {
+func load(open func(name string) (path string, r io.ReadCloser, err error)) (*Config, error) {
 	read := func(name string) (path string, text []byte, err error) {
 		path, r, err := open(name)
 		if err != nil {
@@ -117,7 +120,7 @@ func loadConfig(open func(name string) (path string, r io.ReadCloser, err error)
 	if err != nil {
 		return nil, fmt.Errorf("read model config: %w", err)
 	}
-	cfg, err := ParseConfig(text)
+	cfg, err := Parse(text)
 	if err != nil {
 		return nil, fmt.Errorf("model config %q: %w", path, err)
 	}
@@ -134,10 +137,10 @@ func loadConfig(open func(name string) (path string, r io.ReadCloser, err error)
 	return cfg, nil
 }
 
-// ParseConfig parses the text of a config.json of either generation: rope
+// Parse parses the text of a config.json of either generation: rope
 // settings under rope_theta and rope_scaling or under rope_parameters, the
 // element type under torch_dtype or dtype.
-func ParseConfig(text []byte) (*Config, error) {
+func Parse(text []byte) (*Config, error) {
 	o, err := parseObject(text)
 	if err != nil {
 		return nil, err
@@ -163,13 +166,13 @@ func ParseConfig(text []byte) (*Config, error) {
 		Intermediate:   o.Int("intermediate_size", strictjson.Required, 1, maxWidth),
 		Heads:          o.Int("num_attention_heads", def.orRequired(def.heads), 1, maxHeads),
 		Vocab:          o.Int("vocab_size", def.orRequired(def.vocab), 1, maxVocab),
-		MaxPositions:   o.Int("max_position_embeddings", def.maxPositions, 1, maxPositionsCap),
+		MaxPositions:   o.Int("max_position_embeddings", def.maxPositions, 1, PositionLimit),
 		NormEps:        o.Float("rms_norm_eps", def.normEps()),
 		TiedEmbeddings: o.Bool("tie_word_embeddings", def.tied),
 		BOS:            o.ids("bos_token_id"),
 		EOS:            o.ids("eos_token_id"),
 		Generation:     neutralGeneration(),
-		lowbit:         scheme,
+		Lowbit:         scheme,
 	}
 	if o.Err() != nil {
 		return nil, o.Err()
@@ -205,13 +208,13 @@ func ParseConfig(text []byte) (*Config, error) {
 		return nil, o.Err()
 	}
 	for at, p := range c.plan {
-		c.Windows[at] = p.window
+		c.Windows[at] = p.Window
 	}
 	if c.Rope.Type == "yarn" {
 		c.stretchYarn()
 	}
 	// The rotation's own checks, including that HeadDim is even.
-	if _, err := newRopes(c); err != nil {
+	if _, err := NewRopes(c); err != nil {
 		return nil, err
 	}
 	return c, nil
@@ -256,7 +259,7 @@ func (c *Config) stretchYarn() {
 		r.OriginalMax = c.MaxPositions
 	}
 	if n := r.Factor * float64(r.OriginalMax); n > float64(c.MaxPositions) {
-		c.MaxPositions = int(min(n, maxPositionsCap))
+		c.MaxPositions = int(min(n, PositionLimit))
 	}
 }
 

@@ -1,4 +1,4 @@
-package model
+package arch
 
 import (
 	"encoding/json"
@@ -81,7 +81,7 @@ func TestConfigDefaults(t *testing.T) {
 			want.Heads = 4
 		}
 		want.NormEps, want.Rope, want.Generation = 1e-6, RopeConfig{Theta: 10000}, neutralGeneration()
-		got, err := ParseConfig(withKeys(c.keys))
+		got, err := Parse(withKeys(c.keys))
 		if assert.NoError(t, err, c.name) {
 			assert.Equal(t, &want, got, c.name)
 		}
@@ -90,7 +90,7 @@ func TestConfigDefaults(t *testing.T) {
 
 func TestConfigValues(t *testing.T) {
 	// White space around values, and everything set.
-	c, err := ParseConfig([]byte("\n{ \"model_type\" : \"llama\" , \"hidden_size\" :\t64\n,\"intermediate_size\":96,\"num_hidden_layers\":1," +
+	c, err := Parse([]byte("\n{ \"model_type\" : \"llama\" , \"hidden_size\" :\t64\n,\"intermediate_size\":96,\"num_hidden_layers\":1," +
 		`"num_attention_heads":4, "num_key_value_heads" : 2 , "vocab_size":100,"head_dim": 32 ,"max_position_embeddings":4096,` +
 		`"rms_norm_eps":1e-5,"tie_word_embeddings":true,"torch_dtype":"bfloat16","bos_token_id" : 1 ,"eos_token_id": [ 2 , 3 ] }` + "\n"))
 	require.NoError(t, err)
@@ -100,7 +100,7 @@ func TestConfigValues(t *testing.T) {
 
 	for name, want := range map[string]tensor.Type{"float16": tensor.F16, "torch.float32": tensor.F32, "float64": tensor.F64, "auto": 0} {
 		for _, key := range []string{"dtype", "torch_dtype"} {
-			c, err := ParseConfig(withKeys(jsonKeys{key: name}))
+			c, err := Parse(withKeys(jsonKeys{key: name}))
 			require.NoError(t, err)
 			assert.Equal(t, want, c.Type, name)
 		}
@@ -142,7 +142,7 @@ func TestConfigRope(t *testing.T) {
 			RopeConfig{Theta: 1e6, Type: "linear", Factor: 2}},
 	}
 	for _, c := range cases {
-		got, err := ParseConfig(withKeys(c.keys))
+		got, err := Parse(withKeys(c.keys))
 		if assert.NoError(t, err, c.name) {
 			assert.Equal(t, c.want, got.Rope, c.name)
 		}
@@ -164,11 +164,11 @@ func TestYarnContext(t *testing.T) {
 		{"as Qwen folders do", 32768, yarn(4.0, 32768), 131072},
 		{"stretched in the config", 131072, yarn(4.0, 32768), 131072},
 		{"no original length", 2048, jsonKeys{"type": "yarn", "factor": 2.5}, 5120},
-		{"an upper bound", 1 << 20, yarn(1e9, 1<<20), maxPositionsCap},
+		{"an upper bound", 1 << 20, yarn(1e9, 1<<20), PositionLimit},
 		{"null as factor", 160, yarn(nil, 64), 160},
 		{"another scaling", 2048, jsonKeys{"type": "linear", "factor": 4}, 2048},
 	} {
-		got, err := ParseConfig(withKeys(jsonKeys{"max_position_embeddings": c.max, "rope_scaling": c.scaling}))
+		got, err := Parse(withKeys(jsonKeys{"max_position_embeddings": c.max, "rope_scaling": c.scaling}))
 		if assert.NoError(t, err, c.name) {
 			assert.Equal(t, c.want, got.MaxPositions, c.name)
 		}
@@ -240,7 +240,7 @@ func TestConfigRefuses(t *testing.T) {
 		{"partial rotation", jsonKeys{"partial_rotary_factor": 0.5}, "partial_rotary_factor", true},
 	}
 	for _, c := range cases {
-		_, err := ParseConfig(withKeys(c.keys))
+		_, err := Parse(withKeys(c.keys))
 		if assert.ErrorContains(t, err, c.want, c.name) {
 			assert.Equal(t, c.unsupported, strings.Contains(fmt.Sprint(err), ErrUnsupported.Error()), c.name)
 			if c.unsupported {
@@ -249,7 +249,7 @@ func TestConfigRefuses(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{"": "invalid JSON", "[]": "expected an object", "null": "expected an object", "{} x": "invalid JSON", `"x"`: "expected an object"} {
-		_, err := ParseConfig([]byte(text))
+		_, err := Parse([]byte(text))
 		assert.ErrorContains(t, err, want, text)
 	}
 }
@@ -293,7 +293,7 @@ func TestGeneration(t *testing.T) {
 
 func TestLoadConfigFiles(t *testing.T) {
 	dir := t.TempDir()
-	_, err := LoadConfig(dir)
+	_, err := Load(dir)
 	assert.ErrorIs(t, err, fs.ErrNotExist)
 	assert.ErrorContains(t, err, filepath.Join(dir, "config.json"))
 
@@ -301,31 +301,31 @@ func TestLoadConfigFiles(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), text, 0o600))
 	}
 	write("config.json", withKeys(jsonKeys{"eos_token_id": 2}))
-	c, err := LoadConfig(dir)
+	c, err := Load(dir)
 	require.NoError(t, err)
 	assert.Equal(t, []int{2}, c.EOS)
 	write("generation_config.json", []byte(`{"eos_token_id":3,"top_k":5}`))
-	c, err = LoadConfig(dir)
+	c, err = Load(dir)
 	require.NoError(t, err)
 	assert.Equal(t, []int{3}, c.EOS)
 	assert.Equal(t, 5, c.Generation.TopK)
-	again, err := loadConfigFS(os.DirFS(dir))
+	again, err := LoadFS(os.DirFS(dir))
 	require.NoError(t, err)
 	assert.Equal(t, c, again)
 	write("generation_config.json", []byte(`{"top_k":50.0}`))
 	write("config.json", withKeys(jsonKeys{"eos_token_id": -1, "pad_token_id": -1}))
-	c, err = LoadConfig(dir)
+	c, err = Load(dir)
 	require.NoError(t, err)
 	assert.Empty(t, c.EOS)
 	assert.Equal(t, 50, c.Generation.TopK)
 	write("generation_config.json", []byte(`{`))
-	_, err = LoadConfig(dir)
+	_, err = Load(dir)
 	assert.ErrorContains(t, err, "generation_config.json")
 	write("config.json", withKeys(jsonKeys{"hidden_size": nil}))
-	_, err = LoadConfig(dir)
+	_, err = Load(dir)
 	assert.ErrorContains(t, err, `config.json": "hidden_size": missing`)
 
-	_, err = loadConfigFS(fstest.MapFS{"config.json": {Data: make([]byte, maxConfigBytes+1)}})
+	_, err = LoadFS(fstest.MapFS{"config.json": {Data: make([]byte, maxConfigBytes+1)}})
 	assert.ErrorContains(t, err, "more than")
 }
 
@@ -351,7 +351,7 @@ func TestFamilyWindows(t *testing.T) {
 		keys := maps.Clone(on)
 		maps.Copy(keys, c.more)
 		keys["model_type"] = c.arch
-		cfg, err := ParseConfig(withKeys(keys))
+		cfg, err := Parse(withKeys(keys))
 		require.NoError(t, err, c.arch)
 		require.Equal(t, c.want, cfg.Windows, c.arch)
 	}
@@ -375,7 +375,7 @@ func FuzzConfig(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
 		defer testfuzz.Bound(t, len(text))()
-		c, err := ParseConfig(text)
+		c, err := Parse(text)
 		if err != nil {
 			return
 		}
@@ -384,7 +384,7 @@ func FuzzConfig(f *testing.F) {
 		require.Zero(t, c.HeadDim%2)
 		r, err := newRope(c)
 		require.NoError(t, err)
-		for _, f := range r.invFreq(c.MaxPositions * 2) {
+		for _, f := range r.InvFreq(c.MaxPositions * 2) {
 			require.False(t, f != f || f < 0, "frequency %v", f)
 		}
 		_ = c.parseGeneration(text)

@@ -1,6 +1,35 @@
-package model
+package arch
 
 import "reflect"
+
+// RopeConfig describes how queries and keys are rotated. The zero value of each
+// field but Theta means that it is not given.
+type RopeConfig struct {
+	Type  string  // "" or "default", "linear", "dynamic", "llama3", "yarn", "longrope"
+	Theta float64 // base of the frequencies, above 1
+
+	// Partial is the fraction of a head's elements that turn, its first ones; 1 if 0.
+	Partial float64
+
+	Factor      float64 // by which the context is stretched, at least 1
+	OriginalMax int     // positions before stretching: llama3, and yarn and longrope (MaxPositions if 0)
+
+	LowFreq, HighFreq float64 // llama3: bounds of the blend, in waves per OriginalMax
+
+	BetaFast, BetaSlow float64 // yarn: bounds of the ramp in turns per OriginalMax (32 and 1 if 0)
+	NoTruncate         bool    // yarn: keep the ramp's ends fractional
+	AttentionFactor    float64 // yarn: factor of cosine and sine, by formula if 0
+	MScale             float64 // yarn: with MScaleAllDim, another formula for the factor
+	MScaleAllDim       float64
+
+	// Longrope: divisors of the frequencies in sequences of up to OriginalMax tokens, and
+	// in longer ones; one for each pair that turns.
+	ShortFactors, LongFactors []float64
+
+	// QueryBeta is the β of queries that grow with their position p, after rotation:
+	// by 1 + β·ln(1 + ⌊p/OriginalMax⌋).
+	QueryBeta float64
+}
 
 // rope collects the rotation's settings from both generations of configs, for a model of
 // c.MaxPositions. The values are checked by newRope.
@@ -56,7 +85,7 @@ func (o object) ropeOf(params, scaling object, c *Config, d *configDefaults) Rop
 	switch r.Type {
 	case "llama3", "yarn", "longrope":
 		// Where it stands beside the scaling, it goes before, as in transformers.
-		r.OriginalMax = o.Int("original_max_position_embeddings", r.OriginalMax, 1, maxPositionsCap)
+		r.OriginalMax = o.Int("original_max_position_embeddings", r.OriginalMax, 1, PositionLimit)
 	}
 	if r.Type == "yarn" && p.Null("factor") && r.OriginalMax > 0 {
 		r.Factor = float64(c.MaxPositions) / float64(r.OriginalMax) // as in transformers
@@ -85,7 +114,7 @@ func (o object) ropeKind(d *configDefaults) string {
 func (o object) ropeSettings(base RopeConfig, d *configDefaults) RopeConfig {
 	r := base
 	r.Type, r.Factor = o.ropeKind(d), o.Float("factor", 0)
-	r.OriginalMax = o.Int("original_max_position_embeddings", 0, 1, maxPositionsCap)
+	r.OriginalMax = o.Int("original_max_position_embeddings", 0, 1, PositionLimit)
 	r.QueryBeta = o.Float("llama_4_scaling_beta", 0)
 	if r.Type == "yarn" || r.Type == "longrope" {
 		r.AttentionFactor = o.Float("attention_factor", 0)

@@ -1,4 +1,4 @@
-package model
+package arch
 
 import (
 	"fmt"
@@ -20,7 +20,7 @@ type family struct {
 	interleaved bool
 	models      string // published ones, for README
 
-	tensors  tensorTable
+	tensors  TensorTable
 	defaults configDefaults
 
 	// read reads the family's own keys into c, whose common fields are set.
@@ -38,7 +38,7 @@ type configDefaults struct {
 	theta        float64 // base of rotations; 0: 10000
 	tied         bool    // embeddings and head
 
-	activation activation // the only one supported
+	activation Activation // the only one supported
 	partial    bool       // a part of a head's elements may turn
 	longrope   bool       // rope types su and yarn mean longrope
 	ropeByKind bool       // read reads the rotations
@@ -61,7 +61,7 @@ func (d *configDefaults) normEps() float64 {
 // activation checks the activation of the feed-forward units.
 func (o object) activation(d *configDefaults) {
 	key, def, other := "hidden_act", "silu", "swish"
-	if d.activation == geluTanh {
+	if d.activation == GELUTanh {
 		key, def, other = "hidden_activation", "gelu_pytorch_tanh", "gelu_tanh"
 	}
 	if act := o.String(key, def); act != def && act != other && o.Err() == nil {

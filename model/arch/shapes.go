@@ -1,4 +1,4 @@
-package model
+package arch
 
 import (
 	"fmt"
@@ -56,7 +56,7 @@ func Shapes() []string {
 // benchmarks with RandomWeights.
 func ShapeConfig(name string) (*Config, error) {
 	if text, ok := configs[name]; ok {
-		return ParseConfig([]byte(text))
+		return Parse([]byte(text))
 	}
 	s, ok := shapes[name]
 	if !ok {

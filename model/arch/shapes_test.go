@@ -1,4 +1,4 @@
-package model
+package arch
 
 import (
 	"testing"
@@ -31,9 +31,9 @@ func TestShapesCountTheirParameters(t *testing.T) {
 			continue
 		}
 		layers := c.LayerParams(0)
-		for _, p := range c.layerPlans() {
-			for role := roleAttnNorm; role < roleQKV; role++ {
-				if shape := p.shape(c, role); len(shape) == 1 {
+		for _, p := range c.Plans() {
+			for role := RoleAttnNorm; role < roleQKV; role++ {
+				if shape := p.Shape(c, role); len(shape) == 1 {
 					layers += int64(shape[0])
 				}
 			}

@@ -1,4 +1,4 @@
-package model
+package arch
 
 import (
 	"math"
@@ -17,8 +17,8 @@ var qwen2MoEFamily = family{
 		width, last := o.switchedWindow()
 		o.windows(c, width, func(at int) bool { return at%2 == 0 && at < last }) // as transformers has it
 		mix := o.experts("num_experts", 60, 4)
-		mix.width = o.Int("moe_intermediate_size", 1408, 1, maxWidth)
-		mix.shared = o.Int("shared_expert_intermediate_size", 5632, 1, maxWidth)
+		mix.Width = o.Int("moe_intermediate_size", 1408, 1, maxWidth)
+		mix.Shared = o.Int("shared_expert_intermediate_size", 5632, 1, maxWidth)
 		o.sparseLayers(c, mix)
 	},
 }
@@ -38,20 +38,20 @@ var qwen3MoEFamily = family{
 			key = "num_local_experts"
 		}
 		mix := o.experts(key, 128, 8)
-		mix.width = o.Int("moe_intermediate_size", 768, 1, maxWidth)
+		mix.Width = o.Int("moe_intermediate_size", 768, 1, maxWidth)
 		o.sparseLayers(c, mix)
 	},
 }
 
 // sparseLayers gives the mixture to the layers that have one: each decoder_sparse_step-th,
 // except for those of mlp_only_layers.
-func (o object) sparseLayers(c *Config, mix ffnPlan) {
-	mix.normalise = o.Bool("norm_topk_prob", false)
+func (o object) sparseLayers(c *Config, mix FFNPlan) {
+	mix.Normalise = o.Bool("norm_topk_prob", false)
 	step := o.Int("decoder_sparse_step", 1, 1, math.MaxInt32)
 	dense := o.ints("mlp_only_layers", maxLayers)
-	c.amend(func(at int, p *layerPlan) {
+	c.amend(func(at int, p *LayerPlan) {
 		if (at+1)%step == 0 && !slices.Contains(dense, at) {
-			p.ffn = mix
+			p.FFN = mix
 		}
 	})
 }

@@ -1,4 +1,4 @@
-package model
+package arch
 
 // Phi 3, 3.5 and 4 (Abdin et al., 2024): a Llama with fused matrices, a part of each head
 // that does not turn, and frequencies divided by lists of factors (longrope).

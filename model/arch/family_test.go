@@ -1,4 +1,4 @@
-package model
+package arch
 
 import (
 	"fmt"
@@ -31,9 +31,9 @@ func TestFamiliesAreUnambiguous(t *testing.T) {
 			seen[name] = true
 			require.NotContains(t, unsupported, name)
 		}
-		for _, role := range []tensorRole{roleEmbed, roleLastNorm, roleHead, roleQ, roleK, roleV, roleO} {
-			for _, n := range []naming{hfNames, ggufNames} {
-				require.NotEmpty(t, f.tensors.name(n, role, 0), "%s: role %d", f.arch, role)
+		for _, role := range []Role{RoleEmbed, RoleLastNorm, RoleHead, RoleQ, RoleK, RoleV, RoleO} {
+			for _, n := range []Naming{HuggingFace, GGUF} {
+				require.NotEmpty(t, f.tensors.Name(n, role, 0), "%s: role %d", f.arch, role)
 			}
 		}
 	}

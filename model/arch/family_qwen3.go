@@ -1,4 +1,4 @@
-package model
+package arch
 
 // Qwen 3 (Yang et al., 2025): a Llama with norms of every query and key head and a head
 // dimension of its own.

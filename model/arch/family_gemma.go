@@ -1,4 +1,4 @@
-package model
+package arch
 
 import "math"
 
@@ -8,12 +8,12 @@ var gemma2Family = family{
 	arch: "gemma2", class: "Gemma2ForCausalLM", gguf: "gemma2",
 	models:   "Gemma 2",
 	tensors:  gemmaTensors,
-	defaults: configDefaults{maxPositions: 8192, kvHeads: 4, headDim: 256, tied: true, activation: geluTanh},
+	defaults: configDefaults{maxPositions: 8192, kvHeads: 4, headDim: 256, tied: true, activation: GELUTanh},
 	read: func(o object, c *Config) {
 		scoreCap := o.softCap("attn_logit_softcapping", 50)
-		c.scalars.logitCap = o.softCap("final_logit_softcapping", 30)
+		c.Scalars.LogitCap = o.softCap("final_logit_softcapping", 30)
 		o.gemmaLayers(c, 2)
-		c.amend(func(_ int, p *layerPlan) { p.scoreCap = scoreCap })
+		c.amend(func(_ int, p *LayerPlan) { p.ScoreCap = scoreCap })
 	},
 }
 
@@ -25,17 +25,17 @@ var gemma3Family = family{
 	models:  "Gemma 3 1B and 270M, and the text model of a `gemma3` checkpoint",
 	tensors: gemmaTensors,
 	defaults: configDefaults{maxPositions: 131072, heads: 8, kvHeads: 4, headDim: 256, vocab: 262208,
-		theta: 1e6, tied: true, activation: geluTanh, ropeByKind: true},
+		theta: 1e6, tied: true, activation: GELUTanh, ropeByKind: true},
 	read: func(o object, c *Config) {
 		c.QKNorm = true
 		scoreCap := o.softCap("attn_logit_softcapping", 0)
-		c.scalars.logitCap = o.softCap("final_logit_softcapping", 0)
+		c.Scalars.LogitCap = o.softCap("final_logit_softcapping", 0)
 		o.ropeByKind(c, &gemma3Defaults, o.Float("rope_local_base_freq", 10000))
 		o.gemmaLayers(c, o.Int("sliding_window_pattern", 6, 1, maxLayers))
-		c.amend(func(_ int, p *layerPlan) {
-			p.scoreCap = scoreCap
-			if p.window > 0 {
-				p.rope = 1
+		c.amend(func(_ int, p *LayerPlan) {
+			p.ScoreCap = scoreCap
+			if p.Window > 0 {
+				p.Rope = 1
 			}
 		})
 	},
@@ -45,9 +45,9 @@ var gemma3Family = family{
 var gemma3Defaults = configDefaults{theta: 1e6}
 
 var gemmaTensors = llamaTensors.with(
-	tensorNames{rolePostAttnNorm, "post_attention_layernorm.weight", "post_attention_norm.weight"},
-	tensorNames{roleMLPNorm, "pre_feedforward_layernorm.weight", "ffn_norm.weight"},
-	tensorNames{rolePostMLPNorm, "post_feedforward_layernorm.weight", "post_ffw_norm.weight"},
+	tensorNames{RolePostAttnNorm, "post_attention_layernorm.weight", "post_attention_norm.weight"},
+	tensorNames{RoleMLPNorm, "pre_feedforward_layernorm.weight", "ffn_norm.weight"},
+	tensorNames{RolePostMLPNorm, "post_feedforward_layernorm.weight", "post_ffw_norm.weight"},
 )
 
 // gemmaLayers sets what the layers of both share. Every pattern-th layer has full
@@ -58,13 +58,13 @@ func (o object) gemmaLayers(c *Config, pattern int) {
 	o.windows(c, o.slidingWindow(), nil)
 	score := o.factorOr("query_pre_attn_scalar", 256)
 	byPattern := !o.Has("layer_types")
-	c.scalars.embedScale, c.scalars.embedRounded = math.Sqrt(float64(c.Hidden)), true
-	c.scalars.normOffset = 1
-	c.amend(func(at int, p *layerPlan) {
-		p.scoreScale = 1 / math.Sqrt(score)
-		p.postNorm, p.ffn.activation = true, geluTanh
+	c.Scalars.embedScale, c.Scalars.embedRounded = math.Sqrt(float64(c.Hidden)), true
+	c.Scalars.NormOffset = 1
+	c.amend(func(at int, p *LayerPlan) {
+		p.ScoreScale = 1 / math.Sqrt(score)
+		p.PostNorm, p.FFN.Activation = true, GELUTanh
 		if byPattern && (at+1)%pattern == 0 {
-			p.window = 0
+			p.Window = 0
 		}
 	})
 }

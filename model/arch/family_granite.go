@@ -1,4 +1,4 @@
-package model
+package arch
 
 // Granite 3 and dense Granite 4 (IBM, 2024): a Llama with factors of embeddings, scores,
 // residual branches and logits.
@@ -14,8 +14,8 @@ var graniteFamily = family{
 		llamaFamily.read(o, c)
 		embed, score := o.factor("embedding_multiplier"), o.factor("attention_multiplier")
 		residual, logits := o.factor("residual_multiplier"), o.factor("logits_scaling")
-		c.scalars = scalars{embedScale: embed, logitScale: 1 / logits}
-		c.amend(func(_ int, p *layerPlan) { p.scoreScale, p.residualScale = score, residual })
+		c.Scalars = Scalars{embedScale: embed, LogitScale: 1 / logits}
+		c.amend(func(_ int, p *LayerPlan) { p.ScoreScale, p.ResidualScale = score, residual })
 	},
 }
 

@@ -1,4 +1,4 @@
-package model
+package arch
 
 import (
 	"encoding/binary"
@@ -72,16 +72,16 @@ func TestRopeFrequencies(t *testing.T) {
 		require.NoError(t, err, name)
 		for _, n := range []int{1, c.max, c.max + 1, 5 * c.max} {
 			want, factor := wantFreq(cfg, n)
-			got := r.invFreq(n)
+			got := r.InvFreq(n)
 			require.Len(t, got, len(want))
 			for i := range want {
 				assert.InEpsilon(t, want[i], got[i], 1e-13, "%s, length %d, frequency %d", name, n, i)
 			}
-			assert.InEpsilon(t, factor, r.attentionFactor(), 1e-14, name)
+			assert.InEpsilon(t, factor, r.AttentionFactor(), 1e-14, name)
 
 			cos, sin := make([]float32, c.dim/2), make([]float32, c.dim/2)
 			for _, pos := range []int{0, 1, n - 1, 131071} {
-				r.row(pos, n, cos, sin)
+				r.Row(pos, n, cos, sin)
 				for i, f := range got {
 					s, c := math.Sincos(float64(pos) * f)
 					assert.InDelta(t, factor*c, cos[i], 2e-7, "%s: cosine %d at %d", name, i, pos)
@@ -89,13 +89,13 @@ func TestRopeFrequencies(t *testing.T) {
 				}
 			}
 		}
-		assert.Equal(t, c.rc.Type == "dynamic", r.dynamic(), name)
+		assert.Equal(t, c.rc.Type == "dynamic", r.Dynamic(), name)
 	}
 }
 
 func TestYarnOptions(t *testing.T) {
 	base := RopeConfig{Theta: 1e4, Type: "yarn", Factor: 40, OriginalMax: 4096}
-	with := func(change func(*RopeConfig)) *rope {
+	with := func(change func(*RopeConfig)) *Rope {
 		rc := base
 		change(&rc)
 		r, err := newRope(&Config{HeadDim: 64, MaxPositions: 163840, Rope: rc})
@@ -103,14 +103,14 @@ func TestYarnOptions(t *testing.T) {
 		return r
 	}
 	plain := with(func(*RopeConfig) {})
-	assert.Equal(t, 1.25, with(func(rc *RopeConfig) { rc.AttentionFactor = 1.25 }).attentionFactor())
-	assert.Equal(t, 1.0, with(func(rc *RopeConfig) { rc.MScale, rc.MScaleAllDim = 0.7, 0.7 }).attentionFactor())
+	assert.Equal(t, 1.25, with(func(rc *RopeConfig) { rc.AttentionFactor = 1.25 }).AttentionFactor())
+	assert.Equal(t, 1.0, with(func(rc *RopeConfig) { rc.MScale, rc.MScaleAllDim = 0.7, 0.7 }).AttentionFactor())
 	assert.InEpsilon(t, (0.1*0.5*math.Log(40)+1)/(0.1*0.7*math.Log(40)+1),
-		with(func(rc *RopeConfig) { rc.MScale, rc.MScaleAllDim = 0.5, 0.7 }).attentionFactor(), 1e-14)
-	assert.Equal(t, plain.attentionFactor(), with(func(rc *RopeConfig) { rc.MScale = 0.5 }).attentionFactor(), "both or none")
-	assert.Equal(t, plain.invFreq(1), with(func(rc *RopeConfig) { rc.BetaFast, rc.BetaSlow = 32, 1 }).invFreq(1), "the defaults")
+		with(func(rc *RopeConfig) { rc.MScale, rc.MScaleAllDim = 0.5, 0.7 }).AttentionFactor(), 1e-14)
+	assert.Equal(t, plain.AttentionFactor(), with(func(rc *RopeConfig) { rc.MScale = 0.5 }).AttentionFactor(), "both or none")
+	assert.Equal(t, plain.InvFreq(1), with(func(rc *RopeConfig) { rc.BetaFast, rc.BetaSlow = 32, 1 }).InvFreq(1), "the defaults")
 	// Rounding the ends of the ramp outwards moves only what lies on it.
-	a, b := plain.invFreq(1), with(func(rc *RopeConfig) { rc.NoTruncate = true }).invFreq(1)
+	a, b := plain.InvFreq(1), with(func(rc *RopeConfig) { rc.NoTruncate = true }).InvFreq(1)
 	assert.NotEqual(t, a, b)
 	assert.Equal(t, a[0], b[0])
 	assert.Equal(t, a[31], b[31])
@@ -133,14 +133,14 @@ func TestRopeBits(t *testing.T) {
 		r, err := newRope(&Config{HeadDim: 64, MaxPositions: 2000, Rope: rc})
 		require.NoError(t, err)
 		for pos := 0; pos < 200000; pos += 317 {
-			r.row(pos, pos+1, cos, sin)
+			r.Row(pos, pos+1, cos, sin)
 			for i := range cos {
 				buf = binary.LittleEndian.AppendUint32(buf[:0], math.Float32bits(cos[i]))
 				buf = binary.LittleEndian.AppendUint32(buf, math.Float32bits(sin[i]))
 				h.Write(buf)
 			}
 		}
-		for _, f := range r.invFreq(5000) {
+		for _, f := range r.InvFreq(5000) {
 			h.Write(binary.LittleEndian.AppendUint64(buf[:0], math.Float64bits(f)))
 		}
 	}
@@ -151,7 +151,7 @@ func TestRopeRowAllocatesNothing(t *testing.T) {
 	r, err := newRope(&Config{HeadDim: 128, MaxPositions: 64, Rope: RopeConfig{Theta: 1e4, Type: "dynamic", Factor: 2}})
 	require.NoError(t, err)
 	cos, sin := make([]float32, 64), make([]float32, 64)
-	assert.Zero(t, testing.AllocsPerRun(10, func() { r.row(1000, 1001, cos, sin) }))
+	assert.Zero(t, testing.AllocsPerRun(10, func() { r.Row(1000, 1001, cos, sin) }))
 }
 
 func BenchmarkRopeRow(b *testing.B) {
@@ -162,7 +162,7 @@ func BenchmarkRopeRow(b *testing.B) {
 			cos, sin := make([]float32, 64), make([]float32, 64)
 			b.ReportAllocs()
 			for b.Loop() {
-				r.row(100000, 100001, cos, sin)
+				r.Row(100000, 100001, cos, sin)
 			}
 		})
 	}

@@ -1,4 +1,4 @@
-package model
+package arch
 
 import "math"
 
@@ -27,9 +27,9 @@ var smolLM3Family = family{
 		}
 		width, _ := o.switchedWindow()
 		o.windows(c, width, still)
-		c.amend(func(at int, p *layerPlan) {
+		c.amend(func(at int, p *LayerPlan) {
 			if still(at) {
-				p.rope = noRope
+				p.Rope = NoRope
 			}
 		})
 	},

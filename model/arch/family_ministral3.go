@@ -1,4 +1,4 @@
-package model
+package arch
 
 // Ministral 3, Mistral Small 3 and Devstral 2: a Mistral with YaRN whose queries grow with
 // their position. The settings are among those of the rotation. Multimodal checkpoints
