@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/lukv/lukv/model/arch"
+	"github.com/lukv/lukv/model/sampling"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/model"
@@ -45,7 +46,7 @@ func BenchmarkDecode(b *testing.B) {
 			for b.Loop() {
 				b.StopTimer()
 				sessions, next := make([]*model.Session, n), make([]int32, n)
-				samplers := make([]*model.Sampler, n)
+				samplers := make([]*sampling.Sampler, n)
 				for i := range sessions {
 					sessions[i], err = m.NewSession(model.SessionOptions{})
 					require.NoError(b, err)

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/lukv/lukv/model/arch"
+	"github.com/lukv/lukv/model/sampling"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/dialog"
@@ -693,7 +694,7 @@ func TestEcho(t *testing.T) {
 			rest := r.Prompt[r.Context:]
 			require.NoError(t, plain.PrefillEach(context.Background(), rest, func(i int, logits []float32) error {
 				if i+1 < len(rest) {
-					require.Equal(t, model.LogProb(logits, rest[i+1]), got.eprobs[i+1], "token %d", i+1)
+					require.Equal(t, sampling.LogProb(logits, rest[i+1]), got.eprobs[i+1], "token %d", i+1)
 				}
 				return nil
 			}))

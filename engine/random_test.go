@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/lukv/lukv/model/arch"
+	"github.com/lukv/lukv/model/sampling"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/lukv"
@@ -283,7 +284,7 @@ func (r *randomRequest) choose(m *model.Model, o Options, i int, out *outcome) e
 	}
 	if err := s.PrefillEach(ctx, rest, func(k int, logits []float32) error {
 		if i == 0 && r.Echo && k+1 < len(rest) {
-			out.eprobs = append(out.eprobs, model.LogProb(logits, rest[k+1]))
+			out.eprobs = append(out.eprobs, sampling.LogProb(logits, rest[k+1]))
 		}
 		return nil
 	}); err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model/arch"
+	"github.com/lukv/lukv/model/drafting"
 	"github.com/lukv/lukv/tensor"
 )
 
@@ -71,7 +72,7 @@ func reportExact(b *testing.B, s *Session) {
 			}
 			s.wantsDrafts(7, 0, nil)
 			s.ahead.found = append(s.ahead.found, make([]int32, k)...)
-			s.takeDrafts(s.draftCache, mostDrafts)
+			s.takeDrafts(s.draftCache, drafting.MostDrafts)
 			verify[k] = timed(verify[k], func() error {
 				return s.m.runParts(b.Context(), 1, func(int) part { return decodes(s, 7) })
 			})

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/model/sampling"
 )
 
 // Part is what one session does in a pass: it takes its next token, or with
@@ -21,7 +22,7 @@ type Part struct {
 	Session *Session
 	Token   int32
 	Drafts  int
-	Sampler *Sampler
+	Sampler *sampling.Sampler
 	Prefill *Prefilling
 	N       int
 }

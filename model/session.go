@@ -9,6 +9,8 @@ import (
 	"github.com/lukv/lukv/kvcache"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model/arch"
+	"github.com/lukv/lukv/model/drafting"
+	"github.com/lukv/lukv/model/sampling"
 	"github.com/lukv/lukv/tensor"
 )
 
@@ -96,8 +98,8 @@ type Session struct {
 	hasLogits  bool
 	finish     FinishReason
 	generated  int                 // where the session stands in its generation, pending tokens included
-	sampler    *Sampler            // of Generate
-	lookup     *lookup             // nil before the first draft
+	sampler    *sampling.Sampler   // of Generate
+	lookup     *drafting.Index     // nil before the first draft
 	draftCache *draftCache         // see DraftCompressed
 	slack      int                 // positions that the session can go back in spite of windows
 	ahead      ahead               // computed beyond pos
@@ -336,7 +338,7 @@ func (s *Session) Truncate(n int) error {
 		return fmt.Errorf("truncate to %d tokens: %w", n, err)
 	}
 	s.comp.rewind(s, n)
-	s.lookup.forget()
+	s.lookup.Forget()
 	err = s.draftCache.rewound(n)
 	s.pos, s.tokens, s.pending, s.hasLogits = n, s.tokens[:n], nil, false
 	s.trimReadings()

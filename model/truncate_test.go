@@ -33,7 +33,7 @@ func TestTruncateWithLookup(t *testing.T) {
 			prompt := quoting(200, 97, 8)
 			require.NoError(t, s.Prefill(ctx, prompt))
 			answer(s)
-			require.NotZero(t, s.lookup.bytes(), "nothing was indexed, so nothing is tested")
+			require.NotZero(t, s.lookup.Bytes(), "nothing was indexed, so nothing is tested")
 			require.NoError(t, s.Truncate(keep))
 			next := quoting(30, 97, 8) // the same pairs of tokens, at other places
 			require.NoError(t, s.Prefill(ctx, next))

@@ -1,4 +1,4 @@
-package model
+package sampling
 
 import (
 	"math"
@@ -10,6 +10,20 @@ import (
 type TokenProb struct {
 	ID      int32
 	LogProb float64
+}
+
+// Token is one generated token.
+type Token struct {
+	ID int32
+
+	// LogProb is the natural log-probability under the model's own distribution,
+	// before penalties and temperature, if Options.LogProbs or TopLogProbs asks
+	// for it.
+	LogProb float64
+
+	// Top holds the most likely tokens, if Options.TopLogProbs asks for them.
+	// It is valid until the next token.
+	Top []TokenProb
 }
 
 // LogSumExp returns ln Σ e^x, NaN if any x is NaN.
@@ -36,13 +50,13 @@ func LogProb(logits []float32, token int32) float64 {
 // Divergence returns the Kullback-Leibler divergence of the distribution with logits q
 // from that with logits p, in nats and in float64; both have the same length. It is
 // exactly 0 for equal logits, and NaN if a logit is.
-func Divergence(p, q []float32) float64 { return divergence(p, q, LogSumExp(p)) }
+func Divergence(p, q []float32) float64 { return DivergenceGiven(p, q, LogSumExp(p)) }
 
-// divergence returns the Kullback-Leibler divergence of the distribution with
+// DivergenceGiven returns the Kullback-Leibler divergence of the distribution with
 // logits q from that with logits p, in nats: Σ p·(ln p − ln q), both softmaxes in
 // float64. sum is LogSumExp(p). It is exactly 0 for equal logits, and NaN if a logit
 // is.
-func divergence(p, q []float32, sum float64) float64 {
+func DivergenceGiven(p, q []float32, sum float64) float64 {
 	other := LogSumExp(q)
 	kl := 0.0
 	for i, x := range p {
@@ -53,14 +67,9 @@ func divergence(p, q []float32, sum float64) float64 {
 	return max(0, kl)
 }
 
-// TopLogProbs appends the n most likely tokens under logits to dst, most likely
+// topLogProbs appends the n most likely tokens under logits to dst, most likely
 // first, the lower token first among equals; tokens whose logit is NaN or minus
-// infinity are left out.
-func TopLogProbs(dst []TokenProb, logits []float32, n int) []TokenProb {
-	return topLogProbs(dst, logits, n, LogSumExp(logits), new(topTokens))
-}
-
-// topLogProbs is TopLogProbs given LogSumExp(logits) and scratch.
+// infinity are left out. lse is LogSumExp(logits).
 func topLogProbs(dst []TokenProb, logits []float32, n int, lse float64, scratch *topTokens) []TokenProb {
 	for _, id := range scratch.choose(logits, n) {
 		dst = append(dst, TokenProb{id, float64(logits[id]) - lse})

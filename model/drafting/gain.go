@@ -1,12 +1,15 @@
-package model
+package drafting
 
 import "time"
 
-// draftGain decides how many drafts are worth their passes: from the share of drafts that
+// MostDrafts is the most tokens that a draft cache drafts for a pass.
+const MostDrafts = 8
+
+// Gain decides how many drafts are worth their passes: from the share of drafts that
 // were right, and from the time of passes, which is at first expected from the bytes that
 // they read and then measured.
-type draftGain struct {
-	reads [1 + mostDrafts]float64 // bytes of weights that a pass of one more row reads
+type Gain struct {
+	reads [1 + MostDrafts]float64 // bytes of weights that a pass of one more row reads
 	share float64                 // of drafts that are right, estimated
 
 	plain      float64 // seconds of a pass without drafts, 0: not known yet
@@ -14,10 +17,10 @@ type draftGain struct {
 	passes     int     // since the last without drafts
 }
 
-// draftReads says what passes read for one session.
-type draftReads struct {
-	weights      float64 // its part of the weights, which sessions share
-	whole, small float64 // bytes of its cache, and of the one that drafts
+// Reads says what passes read for one session.
+type Reads struct {
+	Weights      float64 // its part of the weights, which sessions share
+	Whole, Small float64 // bytes of its cache, and of the one that drafts
 }
 
 const (
@@ -32,10 +35,12 @@ const (
 	plainEvery  = 32   // passes, one of which has no drafts, so that its time is known
 )
 
-func newDraftGain(m *Model) draftGain {
-	g := draftGain{share: shareStart, draft: 1, row: 1}
+// NewGain returns the gain of a model of which a pass over n rows reads stepBytes(n)
+// bytes of weights.
+func NewGain(stepBytes func(n int) int64) Gain {
+	g := Gain{share: shareStart, draft: 1, row: 1}
 	for k := range g.reads {
-		g.reads[k] = float64(m.StepBytes(1 + k))
+		g.reads[k] = float64(stepBytes(1 + k))
 	}
 	return g
 }
@@ -46,14 +51,14 @@ func rowsOfCache(k int) float64 { return min(0.5*float64(k), 1+0.13*float64(k)) 
 
 // relative returns the expected time of drafting a token, and of k more rows of a pass,
 // relative to a pass without drafts.
-func (g *draftGain) relative(k int, r draftReads) (draft, rows float64) {
-	plain := r.weights*g.reads[0] + r.whole
-	more := r.weights*(g.reads[k]*(1+rowOfWeights*float64(k))-g.reads[0]) + r.whole*rowsOfCache(k)
-	return (r.weights*g.reads[0] + r.small) / plain, more / plain
+func (g *Gain) relative(k int, r Reads) (draft, rows float64) {
+	plain := r.Weights*g.reads[0] + r.Whole
+	more := r.Weights*(g.reads[k]*(1+rowOfWeights*float64(k))-g.reads[0]) + r.Whole*rowsOfCache(k)
+	return (r.Weights*g.reads[0] + r.Small) / plain, more / plain
 }
 
-// best returns the number of drafts, at most n, with which the session is fastest.
-func (g *draftGain) best(n int, r draftReads) int {
+// Best returns the number of drafts, at most n, with which the session is fastest.
+func (g *Gain) Best(n int, r Reads) int {
 	if g.plain == 0 || g.passes >= plainEvery {
 		return 0
 	}
@@ -70,19 +75,19 @@ func (g *draftGain) best(n int, r draftReads) int {
 	return best
 }
 
-// seen takes note of a draft that was right (1) or not (0).
-func (g *draftGain) seen(right float64) { g.share += shareWeight * (right - g.share) }
+// Seen takes note of a draft that was right (1) or not (0).
+func (g *Gain) Seen(right float64) { g.share += shareWeight * (right - g.share) }
 
-// drafted takes note of the time of a pass that computed a draft.
-func (g *draftGain) drafted(took time.Duration, r draftReads) {
+// Drafted takes note of the time of a pass that computed a draft.
+func (g *Gain) Drafted(took time.Duration, r Reads) {
 	if g.plain > 0 {
 		draft, _ := g.relative(0, r)
 		mix(&g.draft, took.Seconds()/g.plain/draft)
 	}
 }
 
-// passed takes note of the time of a pass that verified k drafts.
-func (g *draftGain) passed(k int, took time.Duration, r draftReads) {
+// Passed takes note of the time of a pass that verified k drafts.
+func (g *Gain) Passed(k int, took time.Duration, r Reads) {
 	switch t := took.Seconds(); {
 	case k > 0 && g.plain > 0:
 		_, rows := g.relative(k, r)

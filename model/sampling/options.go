@@ -1,18 +1,18 @@
-package model
+package sampling
 
 import (
 	"fmt"
 	"math"
 )
 
-// Sampling says how tokens are chosen and when generation ends. The zero value
+// Options says how tokens are chosen and when generation ends. The zero value
 // is greedy decoding until the model's end-of-sequence token or the end of the
 // context. It can be written to and read from JSON.
 //
 // The steps are applied in this order: logit bias, repetition penalty, presence
 // and frequency penalty, mask (see [Sampler.Next]), temperature, TopK, TopP,
 // MinP, draw.
-type Sampling struct {
+type Options struct {
 	// Temperature divides the logits; 0 is greedy: the largest logit wins, the
 	// lowest token among equals, and TopK, TopP and MinP do not matter.
 	Temperature float64 `json:"temperature,omitempty"`
@@ -64,14 +64,14 @@ type Sampling struct {
 	YieldEnd bool `json:"yield_end,omitempty"`
 }
 
-// MaxTopLogProbs bounds Sampling.TopLogProbs.
+// MaxTopLogProbs bounds Options.TopLogProbs.
 const MaxTopLogProbs = 1000
 
 // maxLogit bounds penalties and biases; logits of real models are a thousand times smaller.
 const maxLogit = 1e6
 
 // Validate returns an error that names the first parameter out of range.
-func (o *Sampling) Validate() error {
+func (o *Options) Validate() error {
 	bad := func(name string, v any, want string) error {
 		return fmt.Errorf("sampling: %s is %v, want %s", name, v, want)
 	}
@@ -103,15 +103,4 @@ func (o *Sampling) Validate() error {
 		}
 	}
 	return nil
-}
-
-// DefaultSampling returns the settings that the checkpoint recommends in its
-// generation_config.json: greedy where it does not ask for sampling.
-func (m *Model) DefaultSampling() Sampling {
-	g := m.cfg.Generation
-	s := Sampling{RepetitionPenalty: g.RepetitionPenalty, MaxTokens: g.MaxNewTokens}
-	if g.DoSample {
-		s.Temperature, s.TopK, s.TopP, s.MinP = g.Temperature, g.TopK, g.TopP, g.MinP
-	}
-	return s
 }

@@ -1,4 +1,4 @@
-package model
+package sampling
 
 import (
 	"testing"
@@ -9,7 +9,7 @@ import (
 // TestMinPBorder: a token that has exactly the share is in, however tokens are selected.
 func TestMinPBorder(t *testing.T) {
 	logits := []float32{2, 2, 1, 2}
-	for _, o := range []Sampling{{}, {TopK: 4}, {TopK: 3}, {TopP: 0.999}} {
+	for _, o := range []Options{{}, {TopK: 4}, {TopK: 3}, {TopP: 0.999}} {
 		o.Temperature, o.MinP = 1, 1
 		got := draws(t, o, logits, nil, nil, 200)
 		require.Len(t, got, 3, "%+v", o)
@@ -20,7 +20,7 @@ func TestMinPBorder(t *testing.T) {
 // TestPenaltiesBelowOne: a positive logit is divided however small it is, and what is
 // subtracted may make one negative.
 func TestPenaltiesBelowOne(t *testing.T) {
-	s := newTestSampler(t, 2, Sampling{RepetitionPenalty: 1.5}, 0)
+	s := newTestSampler(t, 2, Options{RepetitionPenalty: 1.5}, 0)
 	s.Start([]int32{0})
 	id, err := s.Next([]float32{0.5, 0.4}, nil)
 	require.NoError(t, err)
@@ -29,14 +29,14 @@ func TestPenaltiesBelowOne(t *testing.T) {
 
 // TestSamplersForget: a sampler that begins anew knows nothing of the last generation.
 func TestSamplersForget(t *testing.T) {
-	o := Sampling{RepetitionPenalty: 3, RepetitionWindow: 3, PresencePenalty: 1, FrequencyPenalty: 0.5}
+	o := Options{RepetitionPenalty: 3, RepetitionWindow: 3, PresencePenalty: 1, FrequencyPenalty: 0.5}
 	logits := []float32{3, 2, 1}
 	s := newTestSampler(t, 3, o, 0)
 	s.Start([]int32{0, 1, 0, 1})
 	for range 5 {
 		s.Accept(0)
 	}
-	require.NoError(t, s.begin(o, 0))
+	require.NoError(t, s.Reset(o, 0))
 	id, err := s.Next(logits, nil)
 	require.NoError(t, err)
 	require.EqualValues(t, 0, id)
@@ -50,7 +50,7 @@ func TestSamplersForget(t *testing.T) {
 // TestWindowOfTheRepetitionPenalty: only the last W tokens of a long answer count.
 func TestWindowOfTheRepetitionPenalty(t *testing.T) {
 	const vocab, window = 7, 3
-	s := newTestSampler(t, vocab, Sampling{RepetitionPenalty: 2, RepetitionWindow: window}, 0)
+	s := newTestSampler(t, vocab, Options{RepetitionPenalty: 2, RepetitionWindow: window}, 0)
 	history := []int32{0, 1, 2, 3, 4, 5, 6, 0, 0, 3, 0, 5, 5, 5, 1, 2, 6, 6, 2}
 	s.Start(history[:2])
 	for n := 2; n <= len(history); n++ {

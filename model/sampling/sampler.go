@@ -1,4 +1,4 @@
-package model
+package sampling
 
 import (
 	"errors"
@@ -9,13 +9,12 @@ import (
 	"github.com/lukv/lukv/kernels"
 )
 
-// Sampler draws the tokens of one generation from logits, whether they come from
-// [Model.Step] or elsewhere. [Session.Generate] uses one. What it draws is a
+// Sampler draws the tokens of one generation from logits. What it draws is a
 // function of options, choice, history and logits alone, on every processor. It
 // belongs to one goroutine at a time and keeps its memory, at most 16 bytes per
 // token of the vocabulary.
 type Sampler struct {
-	o     Sampling
+	o     Options
 	cpu   kernels.CPU
 	vocab int
 	rng   rand.PCG
@@ -36,19 +35,19 @@ type Sampler struct {
 // number above minus infinity.
 var ErrNoToken = errors.New("no token can be drawn")
 
-// NewSampler returns the sampler for answer number choice to a request; each choice
-// has a random stream of its own. [Sampler.Start] takes the tokens so far, which the
-// repetition penalty looks at.
-func (m *Model) NewSampler(o Sampling, choice int) (*Sampler, error) {
-	s := &Sampler{cpu: m.cpu, vocab: m.cfg.Vocab}
-	if err := s.begin(o, choice); err != nil {
+// New returns a sampler for a vocabulary of the given size and answer number choice
+// to a request; each choice has a random stream of its own. [Sampler.Start] takes the tokens
+// so far, which the repetition penalty looks at.
+func New(cpu kernels.CPU, vocab int, o Options, choice int) (*Sampler, error) {
+	s := &Sampler{cpu: cpu, vocab: vocab}
+	if err := s.Reset(o, choice); err != nil {
 		return nil, err
 	}
 	return s, nil
 }
 
-// begin starts a new generation, reusing memory.
-func (s *Sampler) begin(o Sampling, choice int) error {
+// Reset starts a new generation, reusing memory.
+func (s *Sampler) Reset(o Options, choice int) error {
 	if err := o.Validate(); err != nil {
 		return err
 	}
@@ -64,6 +63,13 @@ func (s *Sampler) begin(o Sampling, choice int) error {
 	s.generated = counts(s.generated, s.vocab, o.PresencePenalty != 0 || o.FrequencyPenalty != 0)
 	return nil
 }
+
+// Options returns the options, which must not be changed.
+func (s *Sampler) Options() *Options { return &s.o }
+
+// Stream returns the state of the random stream, and rewind goes back to one.
+func (s *Sampler) Stream() rand.PCG   { return s.rng }
+func (s *Sampler) Rewind(to rand.PCG) { s.rng = to }
 
 // counts returns n zeros in the memory of c, nil if they are not wanted.
 func counts(c []int32, n int, wanted bool) []int32 {
