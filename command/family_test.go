@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/lukv/lukv/model/arch"
+	"github.com/lukv/lukv/model/weights"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -120,7 +121,7 @@ func (f family) build(t *testing.T, dir string) {
 	cfg, err := arch.Load(dir)
 	require.NoError(t, err)
 	var tensors []safetensors.Named
-	w, err := model.RandomWeights(t.Context(), cfg, tensor.BF16, 7)
+	w, err := weights.Random(t.Context(), cfg, tensor.BF16, 7)
 	require.NoError(t, err)
 	w.Each(func(name string, x tensor.Tensor) {
 		tensors = append(tensors, safetensors.Named{Name: name, Tensor: x})

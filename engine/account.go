@@ -69,7 +69,7 @@ func (a *Account) Take(n int64) error {
 func (a *Account) Give(n int64) { a.used.Add(-n) }
 
 const (
-	samplerBytes = 16 // for a token of the vocabulary, see model.Sampler
+	samplerBytes = 16 // for a token of the vocabulary, see sampling.Sampler
 	logitBytes   = 4
 	tokenBytes   = 4
 	textBytes    = 16 // for the text of a token, in an answer that is being built

@@ -11,6 +11,7 @@ import (
 
 	"github.com/lukv/lukv/model/arch"
 	"github.com/lukv/lukv/model/sampling"
+	"github.com/lukv/lukv/model/weights"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/model"
@@ -29,7 +30,7 @@ func cpuTime() float64 {
 func BenchmarkDecode(b *testing.B) {
 	cfg, err := arch.ShapeConfig("150m")
 	require.NoError(b, err)
-	w, err := model.RandomWeights(b.Context(), cfg, tensor.BF16, 1)
+	w, err := weights.Random(b.Context(), cfg, tensor.BF16, 1)
 	require.NoError(b, err)
 	m, err := model.New(cfg, w)
 	require.NoError(b, err)

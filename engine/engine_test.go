@@ -21,6 +21,7 @@ import (
 
 	"github.com/lukv/lukv/model/arch"
 	"github.com/lukv/lukv/model/sampling"
+	"github.com/lukv/lukv/model/weights"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/dialog"
@@ -461,7 +462,7 @@ func TestNeighbourOfAFailure(t *testing.T) {
 		Arch: "llama", Layers: 2, Hidden: 32, Intermediate: 48, Heads: 2, KVHeads: 1, HeadDim: 16, Vocab: 97, MaxPositions: 2000,
 		NormEps: 1e-5, Rope: arch.RopeConfig{Theta: 10000}, Windows: make([]int, 2), Type: tensor.F32,
 	}
-	w, err := model.RandomWeights(t.Context(), cfg, tensor.F32, 7)
+	w, err := weights.Random(t.Context(), cfg, tensor.F32, 7)
 	require.NoError(t, err)
 	m, err := model.New(cfg, w, model.WithThreads(1))
 	require.NoError(t, err)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lukv/lukv/model/arch"
+	"github.com/lukv/lukv/model/weights"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/lukv"
@@ -24,7 +25,7 @@ func BenchmarkGap(b *testing.B) {
 	cfg, err := arch.ShapeConfig("150m")
 	require.NoError(b, err)
 	cfg.Layers, cfg.Windows, cfg.MaxPositions = 4, cfg.Windows[:min(len(cfg.Windows), 4)], 32768
-	w, err := model.RandomWeights(b.Context(), cfg, tensor.BF16, 1)
+	w, err := weights.Random(b.Context(), cfg, tensor.BF16, 1)
 	require.NoError(b, err)
 	m, err := model.New(cfg, w)
 	require.NoError(b, err)

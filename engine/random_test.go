@@ -15,6 +15,7 @@ import (
 
 	"github.com/lukv/lukv/model/arch"
 	"github.com/lukv/lukv/model/sampling"
+	"github.com/lukv/lukv/model/weights"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/lukv"
@@ -74,7 +75,7 @@ func randomCase(t *testing.T, seed uint64) (sum Stats) {
 			cfg.Windows[i] = rng.IntN(2) * (5 + rng.IntN(200))
 		}
 	}
-	weights, err := model.RandomWeights(t.Context(), cfg, []tensor.Type{tensor.F32, tensor.BF16}[rng.IntN(2)], seed)
+	weights, err := weights.Random(t.Context(), cfg, []tensor.Type{tensor.F32, tensor.BF16}[rng.IntN(2)], seed)
 	require.NoError(t, err)
 	m, err := model.New(cfg, weights, model.WithThreads(1+rng.IntN(2)))
 	require.NoError(t, err)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lukv/lukv/model/arch"
+	"github.com/lukv/lukv/model/weights"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/model"
@@ -19,7 +20,7 @@ import (
 func BenchmarkThroughput(b *testing.B) {
 	cfg, err := arch.ShapeConfig("llama-3.2-1b")
 	require.NoError(b, err)
-	w, err := model.RandomWeights(b.Context(), cfg, tensor.BF16, 1)
+	w, err := weights.Random(b.Context(), cfg, tensor.BF16, 1)
 	require.NoError(b, err)
 	m, err := model.New(cfg, w)
 	require.NoError(b, err)

@@ -286,7 +286,7 @@ func (ob *Observation) gram(layer, h int) (*lukv.OutputGram, error) {
 	}
 	D, group := m.cfg.HeadDim, m.cfg.Heads/m.cfg.KVHeads
 	gram := lukv.NewOutputGram(group * D)
-	err := m.reading(func() error {
+	err := m.weights.Reading(func() error {
 		row, part := make([]float32, 0, group*D), []float32(nil)
 		for i := range m.cfg.Hidden {
 			row = row[:0]

@@ -7,6 +7,7 @@ import (
 
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/model/arch"
+	"github.com/lukv/lukv/model/weights"
 	"github.com/lukv/lukv/tensor"
 )
 
@@ -74,7 +75,7 @@ func (a *accelerator) close() error {
 }
 
 // openDevice copies the weights to the device that the options name, if any.
-func (m *Model) openDevice(ctx context.Context, w *Weights, o *options) error {
+func (m *Model) openDevice(ctx context.Context, w *weights.Weights, o *options) error {
 	n := m.cfg.Layers
 	if o.deviceLayers != nil {
 		n = min(n, *o.deviceLayers)
@@ -111,7 +112,7 @@ func (m *Model) openDevice(ctx context.Context, w *Weights, o *options) error {
 }
 
 // upload copies the first n layers to a device, and the head if those are all.
-func (m *Model) upload(ctx context.Context, a *accelerator, w *Weights, n int) error {
+func (m *Model) upload(ctx context.Context, a *accelerator, w *weights.Weights, n int) error {
 	var failed error
 	mat := func(t tensor.Tensor) kernels.DeviceMatrix {
 		if failed != nil {
@@ -166,13 +167,13 @@ func (m *Model) upload(ctx context.Context, a *accelerator, w *Weights, n int) e
 
 // fits returns an error that gives the sizes if a device has too little memory for
 // n layers. Caches are not counted: their size is not known yet.
-func (m *Model) fits(dev kernels.Device, w *Weights, n int) error {
+func (m *Model) fits(dev kernels.Device, w *weights.Weights, n int) error {
 	free := int64(dev.Memory().Free)
 	// need[i] is for i layers.
 	need := make([]int64, m.cfg.Layers+1)
 	need[0] = m.passBytes()
 	for i := range w.Layers {
-		need[i+1] = need[i] + w.Layers[i].bytes()
+		need[i+1] = need[i] + deviceBytes(&w.Layers[i])
 	}
 	need[m.cfg.Layers] += int64(len(w.Head.Data) + 4*w.Norm.Len())
 	if need[n] <= free {
@@ -190,10 +191,10 @@ func (m *Model) fits(dev kernels.Device, w *Weights, n int) error {
 		kernels.ErrDeviceMemory, n, m.cfg.Layers, need[n], free, dev.Info().Name, advice)
 }
 
-// bytes returns the size of a layer on a device, where vectors are f32.
-func (l *LayerWeights) bytes() int64 {
+// deviceBytes returns the size of a layer on a device, where vectors are f32.
+func deviceBytes(l *weights.Layer) int64 {
 	n := 0
-	l.each(func(_ arch.Role, t *tensor.Tensor) {
+	l.Each(func(_ arch.Role, t *tensor.Tensor) {
 		if len(t.Shape) == 2 {
 			n += len(t.Data)
 		} else {

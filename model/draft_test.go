@@ -11,10 +11,9 @@ import (
 	"github.com/lukv/lukv/model/drafting"
 	"github.com/stretchr/testify/require"
 
-	"github.com/lukv/lukv/model/sampling"
-
 	"github.com/lukv/lukv/kvcache"
 	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model/sampling"
 	"github.com/lukv/lukv/tensor"
 )
 

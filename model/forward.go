@@ -10,6 +10,7 @@ import (
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/kvcache"
 	"github.com/lukv/lukv/model/arch"
+	"github.com/lukv/lukv/model/weights"
 	"github.com/lukv/lukv/tensor"
 )
 
@@ -53,7 +54,7 @@ type linear[M, V any] struct {
 
 // newDecoder makes a layer from stored weights. vector and norm, which makes the weights of
 // a norm, are called for absent tensors, too.
-func newDecoder[M, V any](p *arch.LayerPlan, l *LayerWeights, matrix func(tensor.Tensor) M, vector, norm func(tensor.Tensor) V) decoder[M, V] {
+func newDecoder[M, V any](p *arch.LayerPlan, l *weights.Layer, matrix func(tensor.Tensor) M, vector, norm func(tensor.Tensor) V) decoder[M, V] {
 	add := actX
 	if !p.AddsDirectly() {
 		add = actBranch

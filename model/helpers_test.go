@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/lukv/lukv/model/arch"
+	"github.com/lukv/lukv/model/weights"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/lukv"
@@ -52,9 +53,9 @@ func (s testShape) open(t testing.TB, opts ...Option) *Model {
 }
 
 // randomWeights makes weights for a configuration.
-func randomWeights(t testing.TB, cfg *Config, typ tensor.Type, seed uint64) *Weights {
+func randomWeights(t testing.TB, cfg *Config, typ tensor.Type, seed uint64) *weights.Weights {
 	t.Helper()
-	w, err := RandomWeights(t.Context(), cfg, typ, seed)
+	w, err := weights.Random(t.Context(), cfg, typ, seed)
 	require.NoError(t, err)
 	return w
 }

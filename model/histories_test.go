@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/lukv/lukv/model/arch"
+	"github.com/lukv/lukv/model/weights"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/internal/testctx"
@@ -105,7 +106,7 @@ func newHistory(t *testing.T, seed uint64) *history {
 			cfg.Windows[i] = rng.IntN(2) * (5 + rng.IntN(200))
 		}
 	}
-	weights, err := RandomWeights(context.Background(), cfg, []tensor.Type{tensor.F32, tensor.F16, tensor.BF16}[rng.IntN(3)], seed)
+	weights, err := weights.Random(context.Background(), cfg, []tensor.Type{tensor.F32, tensor.F16, tensor.BF16}[rng.IntN(3)], seed)
 	require.NoError(t, err)
 	h := &history{t: t, rng: rng, cfg: cfg, faults: map[string]int{}}
 	var policy *lukv.Policy

@@ -11,11 +11,11 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/lukv/lukv/internal/inputfile"
 	"github.com/lukv/lukv/internal/workers"
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/kvcache"
 	"github.com/lukv/lukv/model/arch"
+	"github.com/lukv/lukv/model/weights"
 	"github.com/lukv/lukv/tensor"
 	"github.com/lukv/lukv/tokenizer"
 )
@@ -25,7 +25,7 @@ import (
 type Model struct {
 	cfg       *Config
 	plan      []arch.LayerPlan // of every layer
-	weights   *Weights
+	weights   *weights.Weights
 	precision Precision
 	cpu       kernels.CPU
 	pool      *workers.Pool
@@ -69,76 +69,16 @@ type Model struct {
 // Config describes the network of a checkpoint.
 type Config = arch.Config
 
-// Open loads the checkpoint in folder dir: config.json, safetensors weights
-// (mapped, not copied) and, when first asked for, the tokenizer; or the model in the GGUF
-// file dir (the first, if there are several), which must end in ".gguf". Everything is
-// checked against the config before Open returns. The caller closes the model.
-//
-// Errors: ErrUnsupported for an architecture this package does not know; a
-// descriptive error for anything missing, misshapen or malformed; see WithDevice
-// for those of devices. ctx cancels copying weights to a device.
-func Open(ctx context.Context, dir string, opts ...Option) (*Model, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, fmt.Errorf("open model %s: %w", dir, err)
-	}
-	if IsGGUF(dir) {
-		return openGGUF(ctx, dir, opts)
-	}
-	cfg, err := arch.Load(dir)
-	if err != nil {
-		return nil, fmt.Errorf("open model: %w", err)
-	}
-	w, err := LoadWeights(dir, cfg)
-	if err != nil {
-		return nil, fmt.Errorf("open model: %w", err)
-	}
-	w.readAhead()
-	return open(ctx, inputfile.Dir(dir), cfg, w, opts)
-}
-
-// open makes the model of a checkpoint that has been loaded.
-func open(ctx context.Context, source fs.FS, cfg *Config, w *Weights, opts []Option) (*Model, error) {
-	m, err := newModel(ctx, cfg, w, opts)
-	if err != nil {
-		w.Close()
-		return nil, fmt.Errorf("open model: %w", err)
-	}
-	m.source = source
-	if len(m.eos) == 0 { // some checkpoints name it in tokenizer_config.json alone
-		if tok, err := m.Tokenizer(); err == nil && tok.EOS() >= 0 && int(tok.EOS()) < cfg.Vocab {
-			m.eos = []int32{tok.EOS()}
-		}
-	}
-	return m, nil
-}
-
-// OpenFS is Open for a checkpoint in a file system, such as an embedded one.
-// Weights are read into memory.
-func OpenFS(ctx context.Context, fsys fs.FS, opts ...Option) (*Model, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, fmt.Errorf("open model: %w", err)
-	}
-	cfg, err := arch.LoadFS(fsys)
-	if err != nil {
-		return nil, fmt.Errorf("open model: %w", err)
-	}
-	w, err := loadWeightsFS(fsys, cfg)
-	if err != nil {
-		return nil, fmt.Errorf("open model: %w", err)
-	}
-	return open(ctx, fsys, cfg, w, opts)
-}
-
 // New returns a model over weights that have been checked against cfg, as
-// LoadWeights and RandomWeights do. On success the model owns w.
-func New(cfg *Config, w *Weights, opts ...Option) (*Model, error) {
+// Load and Random do. On success the model owns w.
+func New(cfg *Config, w *weights.Weights, opts ...Option) (*Model, error) {
 	return newModel(context.Background(), cfg, w, opts)
 }
 
 // maxThreads bounds the threads of a model, each of which has memory of its own.
 const maxThreads = 1024
 
-func newModel(ctx context.Context, cfg *Config, w *Weights, opts []Option) (*Model, error) {
+func newModel(ctx context.Context, cfg *Config, w *weights.Weights, opts []Option) (*Model, error) {
 	o := options{precision: PrecisionAuto}
 	for _, f := range opts {
 		f(&o)
@@ -161,7 +101,7 @@ func newModel(ctx context.Context, cfg *Config, w *Weights, opts []Option) (*Mod
 	}
 	switch o.precision {
 	case PrecisionAuto, "":
-		o.precision = w.precision()
+		o.precision = autoPrecision(w)
 	case PrecisionBF16, PrecisionInt8, PrecisionF32:
 	default:
 		return nil, fmt.Errorf("precision: found %q, expected auto, bf16, int8 or f32", o.precision)
@@ -178,7 +118,7 @@ func newModel(ctx context.Context, cfg *Config, w *Weights, opts []Option) (*Mod
 		layers: make([]hostDecoder, cfg.Layers),
 	}
 	m.identity = sync.OnceValue(func() (id string) {
-		_ = m.reading(func() error { id = identity(cfg, w); return nil }) // "" if the weights changed
+		_ = m.weights.Reading(func() error { id = w.Identity(cfg); return nil }) // "" if the weights changed
 		return id
 	})
 	for _, t := range cfg.EOS {
@@ -203,11 +143,11 @@ func newModel(ctx context.Context, cfg *Config, w *Weights, opts []Option) (*Mod
 }
 
 // makeLayers makes the processor's form of all layers from stored weights.
-func (m *Model) makeLayers(w *Weights) {
+func (m *Model) makeLayers(w *weights.Weights) {
 	forms := m.precision.forms()
 	narrow := func(t tensor.Tensor) { m.narrowForms |= kernels.FormFor(t.Type, forms) }
 	inner := func(t tensor.Tensor) { m.innerForms |= kernels.FormFor(t.Type, forms) }
-	unit := func(x *expertWeights) {
+	unit := func(x *weights.Expert) {
 		narrow(x.Gate)
 		narrow(x.Up)
 		inner(x.Down)
@@ -225,7 +165,7 @@ func (m *Model) makeLayers(w *Weights) {
 			narrow(t)
 		}
 		if p.FFN.Experts == 0 {
-			unit(&expertWeights{l.Gate, l.Up, l.Down})
+			unit(&weights.Expert{Gate: l.Gate, Up: l.Up, Down: l.Down})
 			continue
 		}
 		narrow(l.Router)
@@ -287,23 +227,23 @@ func (m *Model) Threads() int { return m.pool.Threads() }
 func (m *Model) CPU() kernels.CPU { return m.cpu }
 
 // Weights returns the tensors of the model, valid until Close. They must not be changed.
-func (m *Model) Weights() *Weights { return m.weights }
+func (m *Model) Weights() *weights.Weights { return m.weights }
 
 // WeightBytes returns the bytes of all weights the model uses.
-func (m *Model) WeightBytes() int64 { return m.weights.bytes() }
+func (m *Model) WeightBytes() int64 { return m.weights.Bytes() }
 
 // StepBytes returns the bytes of weights that a pass over n rows reads at most. It leaves
 // out an embedding that is not also the head, as only single rows of it are read, and of a
 // mixture of experts those that no row can have chosen.
 func (m *Model) StepBytes(n int) int64 {
 	w, plans := m.weights, m.cfg.Plans()
-	bytes := w.bytes()
-	if !w.tied() {
+	bytes := w.Bytes()
+	if !w.Tied() {
 		bytes -= int64(len(w.Embed.Data))
 	}
 	for at := range w.Layers {
 		all := int64(0)
-		w.Layers[at].eachExpert(func(_ arch.Role, _ int, t *tensor.Tensor) { all += int64(len(t.Data)) })
+		w.Layers[at].EachExpert(func(_ arch.Role, _ int, t *tensor.Tensor) { all += int64(len(t.Data)) })
 		if f := &plans[at].FFN; f.Experts > 0 {
 			bytes -= all - all*int64(min(f.Experts, n*f.Chosen))/int64(f.Experts)
 		}

@@ -371,7 +371,7 @@ func undoParts(err error, parts []part) error {
 // compute runs the parts of a run and leaves the wanted logits in batch.
 func (r *run) compute(ctx context.Context) (err error) {
 	was := debug.SetPanicOnFault(true)
-	defer func() { r.m.endReading(was, recover(), &err) }()
+	defer func() { r.m.weights.EndReading(was, recover(), &err) }()
 	if err := r.computeParts(ctx); err != nil {
 		return err
 	}

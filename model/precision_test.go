@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/lukv/lukv/model/arch"
+	"github.com/lukv/lukv/model/weights"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/internal/testnum"
@@ -23,7 +24,7 @@ import (
 type exactModel struct {
 	cfg  *Config
 	rope *arch.Rope
-	w    *Weights
+	w    *weights.Weights
 	bf16 bool
 
 	// saw, if not nil, is shown a layer's rotated queries, [Heads*HeadDim], of the
@@ -43,7 +44,7 @@ func newExactModel(t testing.TB, path string, bf16 bool) *exactModel {
 	require.NoError(t, err)
 	ropes, err := arch.NewRopes(cfg)
 	require.NoError(t, err)
-	w, err := LoadWeights(path, cfg)
+	w, err := weights.Load(path, cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() { w.Close() })
 	e := &exactModel{cfg: cfg, rope: ropes[0], w: w, bf16: bf16, mats: map[*byte][]float64{}}

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/lukv/lukv/model/arch"
+	"github.com/lukv/lukv/model/weights"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/engine"
@@ -52,7 +53,7 @@ func modelOfSize(b *testing.B, shape string) *model.Model {
 	})
 	require.NoError(b, err)
 	require.NoError(b, os.WriteFile(filepath.Join(dir, "config.json"), config, 0o600))
-	w, err := model.RandomWeights(b.Context(), cfg, tensor.BF16, 1)
+	w, err := weights.Random(b.Context(), cfg, tensor.BF16, 1)
 	require.NoError(b, err)
 	var list []safetensors.Named
 	w.Each(func(name string, x tensor.Tensor) { list = append(list, safetensors.Named{Name: name, Tensor: x}) })

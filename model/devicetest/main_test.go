@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/lukv/lukv/model/arch"
+	"github.com/lukv/lukv/model/weights"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/kernels"
@@ -108,7 +109,7 @@ func (s shape) open(t testing.TB, opts ...model.Option) *model.Model {
 	for i := 1; i < s.layers; i += 2 {
 		cfg.Windows[i] = s.window
 	}
-	w, err := model.RandomWeights(t.Context(), cfg, s.weights, 7)
+	w, err := weights.Random(t.Context(), cfg, s.weights, 7)
 	require.NoError(t, err)
 	m, err := model.New(cfg, w, append(opts, model.WithThreads(2))...)
 	require.NoError(t, err)

@@ -1,4 +1,4 @@
-package model
+package weights
 
 import (
 	"encoding/json"
@@ -8,10 +8,10 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/lukv/lukv/model/arch"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lukv/lukv/model/arch"
 	"github.com/lukv/lukv/safetensors"
 	"github.com/lukv/lukv/tensor"
 )
@@ -22,7 +22,7 @@ func modelsDir() string {
 	if dir := os.Getenv("LUKV_GOLDEN_MODELS"); dir != "" {
 		return dir
 	}
-	return filepath.Join("testdata", "models")
+	return filepath.Join("..", "testdata", "models")
 }
 
 // TestGoldenConfigs compares the configs of the golden models with their list in
@@ -55,7 +55,7 @@ func TestGoldenConfigs(t *testing.T) {
 		}
 		assert.Equal(t, []any{want.Arch, want.Hidden, want.Layers, want.Heads, want.KV, want.Dim, want.FFN, want.Vocab},
 			[]any{c.Arch, c.Hidden, c.Layers, c.Heads, c.KVHeads, c.HeadDim, c.Intermediate, c.Vocab}, want.Name)
-		w, err := LoadWeights(dir, c)
+		w, err := Load(dir, c)
 		if !assert.NoError(t, err, want.Name) {
 			continue
 		}
@@ -76,7 +76,7 @@ func TestGoldenConfigs(t *testing.T) {
 
 // checkKeys compares the keys of layer 0, after rotation, with a golden model's
 // debug tensors: embedding, norm, projection, head norm and rotation in float64.
-func checkKeys(t *testing.T, dir, debug string, c *Config, w *Weights) {
+func checkKeys(t *testing.T, dir, debug string, c *arch.Config, w *Weights) {
 	t.Helper()
 	f, err := safetensors.Open(filepath.Join(dir, debug))
 	require.NoError(t, err)

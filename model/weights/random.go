@@ -1,4 +1,4 @@
-package model
+package weights
 
 import (
 	"context"
@@ -12,12 +12,12 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// RandomWeights returns weights of type t (BF16, F16, F32, Q8_0, Q4_0 or Q4_K) for cfg:
+// Random returns weights of type t (BF16, F16, F32, Q8_0, Q4_0 or Q4_K) for cfg:
 // uniform in ±√3/√columns, norms 1, biases small. Matrices of quantised types repeat the
 // same values, embedding and head have Q6_K in place of fewer bits, Q8_0 takes the place of
 // types whose blocks do not divide the columns, and all else is F32. Equal seeds give equal
 // weights. When ctx is done it returns its cause.
-func RandomWeights(ctx context.Context, cfg *Config, t tensor.Type, seed uint64) (*Weights, error) {
+func Random(ctx context.Context, cfg *arch.Config, t tensor.Type, seed uint64) (*Weights, error) {
 	g := &randomTensors{ctx: ctx, t: t, seed: seed}
 	ends := t
 	if t.Quantised() {
@@ -26,7 +26,7 @@ func RandomWeights(ctx context.Context, cfg *Config, t tensor.Type, seed uint64)
 			ends = tensor.Q6_K
 		}
 	}
-	w := &Weights{Norm: g.constant(cfg.Hidden, 1-cfg.Scalars.NormOffset), Layers: make([]LayerWeights, cfg.Layers), names: cfg.Tensors()}
+	w := &Weights{Norm: g.constant(cfg.Hidden, 1-cfg.Scalars.NormOffset), Layers: make([]Layer, cfg.Layers), names: cfg.Tensors()}
 	var err error
 	matrix := func(dst *tensor.Tensor, of tensor.Type, rows, cols int) {
 		if err == nil {
@@ -40,8 +40,8 @@ func RandomWeights(ctx context.Context, cfg *Config, t tensor.Type, seed uint64)
 	}
 	for at, p := range cfg.Plans() {
 		l := &w.Layers[at]
-		l.Experts = make([]expertWeights, p.FFN.Experts)
-		l.each(func(role arch.Role, dst *tensor.Tensor) {
+		l.Experts = make([]Expert, p.FFN.Experts)
+		l.Each(func(role arch.Role, dst *tensor.Tensor) {
 			switch shape := p.Shape(cfg, role); {
 			case len(shape) != 2:
 			case role == arch.RoleRouter && t.Quantised():
@@ -50,11 +50,11 @@ func RandomWeights(ctx context.Context, cfg *Config, t tensor.Type, seed uint64)
 				matrix(dst, t, shape[0], shape[1])
 			}
 		})
-		l.eachExpert(func(role arch.Role, _ int, dst *tensor.Tensor) {
+		l.EachExpert(func(role arch.Role, _ int, dst *tensor.Tensor) {
 			shape := p.Shape(cfg, role)
 			matrix(dst, t, shape[0], shape[1])
 		})
-		l.each(func(role arch.Role, dst *tensor.Tensor) {
+		l.Each(func(role arch.Role, dst *tensor.Tensor) {
 			switch shape := p.Shape(cfg, role); {
 			case len(shape) != 1:
 			case role.IsNorm():
@@ -99,7 +99,7 @@ func (g *randomTensors) matrix(t tensor.Type, rows, cols int) (tensor.Tensor, er
 	return tensor.Tensor{Type: t, Shape: []int{rows, cols}, Data: data}, nil
 }
 
-// encodings are the types of blocks that RandomWeights writes.
+// encodings are the types of blocks that Random writes.
 var encodings = map[tensor.Type]gguf.Type{tensor.Q8_0: gguf.Q8_0, tensor.Q4_0: gguf.Q4_0, tensor.Q4_K: gguf.Q4_K, tensor.Q6_K: gguf.Q6_K}
 
 func (g *randomTensors) vector(n int) tensor.Tensor { return g.uniform([]int{n}, 0.1) }

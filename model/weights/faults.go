@@ -1,4 +1,4 @@
-package model
+package weights
 
 import (
 	"errors"
@@ -14,15 +14,16 @@ import (
 // that read weights turn faults into panics (those of the pool always do), and their
 // callers turn such a panic into an error.
 
-// reading runs fn, which reads weights.
-func (m *Model) reading(fn func() error) (err error) {
+// Reading runs fn, which reads weights, and returns ErrChanged if a file of them
+// became shorter.
+func (w *Weights) Reading(fn func() error) (err error) {
 	was := debug.SetPanicOnFault(true)
-	defer func() { m.endReading(was, recover(), &err) }()
+	defer func() { w.EndReading(was, recover(), &err) }()
 	return fn()
 }
 
 // guardFaults runs fn, which reads a file that is being loaded, and returns
-// ErrWeightsChanged if the file became shorter.
+// ErrChanged if the file became shorter.
 func guardFaults(fn func()) (err error) {
 	was := debug.SetPanicOnFault(true)
 	defer func() {
@@ -31,16 +32,16 @@ func guardFaults(fn func()) (err error) {
 			if _, ok := p.(interface{ Addr() uintptr }); !ok {
 				panic(p)
 			}
-			err = ErrWeightsChanged
+			err = ErrChanged
 		}
 	}()
 	fn()
 	return nil
 }
 
-// endReading restores the SetPanicOnFault setting and turns what was recovered into
+// EndReading restores the SetPanicOnFault setting and turns what was recovered into
 // an error if it is a fault in the weights; other panics continue.
-func (m *Model) endReading(was bool, recovered any, err *error) {
+func (w *Weights) EndReading(was bool, recovered any, err *error) {
 	debug.SetPanicOnFault(was)
 	if recovered == nil {
 		return
@@ -50,17 +51,17 @@ func (m *Model) endReading(was bool, recovered any, err *error) {
 		cause = p.Value
 	}
 	if fault, ok := cause.(interface{ Addr() uintptr }); ok {
-		if name := m.weights.at(fault.Addr()); name != "" {
-			*err = fmt.Errorf("read tensor %q: %w", name, ErrWeightsChanged)
+		if name := w.at(fault.Addr()); name != "" {
+			*err = fmt.Errorf("read tensor %q: %w", name, ErrChanged)
 			return
 		}
 	}
 	panic(recovered)
 }
 
-// ErrWeightsChanged says that a file of weights became shorter while in use. Close
+// ErrChanged says that a file of weights became shorter while in use. Close
 // the model and open it again.
-var ErrWeightsChanged = errors.New("the weights' file changed while it was in use")
+var ErrChanged = errors.New("the weights' file changed while it was in use")
 
 // at returns the name of the tensor at an address, "" if there is none.
 func (w *Weights) at(addr uintptr) (name string) {

@@ -1,19 +1,14 @@
-package model
+package weights
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"os"
-	"strings"
 	"sync"
 
 	"github.com/lukv/lukv/gguf"
 	"github.com/lukv/lukv/gguf/checkpoint"
 	"github.com/lukv/lukv/internal/arena"
-	"github.com/lukv/lukv/internal/inputfile"
 	"github.com/lukv/lukv/model/arch"
 	"github.com/lukv/lukv/tensor"
 )
@@ -23,48 +18,10 @@ import (
 // store them in another order. Config and tokenizer are read from the metadata as if it
 // were the text files of a checkpoint folder.
 
-// IsGGUF reports whether a checkpoint is a GGUF file and not a folder. Files that other
-// programs keep under their hash have no extension and are known by their first bytes.
-func IsGGUF(path string) bool {
-	info, err := os.Stat(path)
-	if err != nil || !info.Mode().IsRegular() {
-		return false
-	}
-	if strings.HasSuffix(path, ".gguf") {
-		return true
-	}
-	f, err := inputfile.Open(path)
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	magic := make([]byte, 4)
-	_, err = io.ReadFull(f, magic)
-	return err == nil && string(magic) == "GGUF"
-}
-
-// Files returns the text files of the checkpoint at path, a folder or a GGUF file:
-// config.json, tokenizer.json and so on. Those of a GGUF file are made from its metadata.
-func Files(path string) (fs.FS, error) {
-	if !IsGGUF(path) {
-		return inputfile.Dir(path), nil
-	}
-	f, err := gguf.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	files, err := checkpoint.Files(f, checkpoint.Options{})
-	if err != nil {
-		return nil, fmt.Errorf("gguf file %s: %w", path, asUnsupported(err))
-	}
-	return files, nil
-}
-
 // LoadGGUF maps the model in a GGUF file, or in the several of which path is the first,
 // with its config and its text files as those of a checkpoint folder. The caller closes
 // the weights.
-func LoadGGUF(path string) (*Config, *Weights, fs.FS, error) {
+func LoadGGUF(path string) (*arch.Config, *Weights, fs.FS, error) {
 	f, err := gguf.Open(path)
 	if err != nil {
 		return nil, nil, nil, err
@@ -73,27 +30,27 @@ func LoadGGUF(path string) (*Config, *Weights, fs.FS, error) {
 	if err != nil {
 		return nil, nil, nil, errors.Join(fmt.Errorf("gguf file %s: %w", path, err), f.Close())
 	}
-	w, err := loadWeights(fmt.Sprintf("%q", path), ggufSource{f}, arch.GGUF, cfg)
+	w, err := open(fmt.Sprintf("%q", path), ggufSource{f}, arch.GGUF, cfg)
 	if err != nil {
 		return nil, nil, nil, err
 	}
 	if len(w.unused) > 0 {
 		err := fmt.Errorf("gguf file %s: tensor %q has no place in a model of the architecture %s, which makes the model %w",
-			path, w.unused[0], cfg.Arch, ErrUnsupported)
+			path, w.unused[0], cfg.Arch, arch.ErrUnsupported)
 		return nil, nil, nil, errors.Join(err, w.Close())
 	}
 	return cfg, w, files, nil
 }
 
-func readGGUF(f *gguf.File) (*Config, fs.FS, error) {
+func readGGUF(f *gguf.File) (*arch.Config, fs.FS, error) {
 	for _, t := range f.Tensors() {
 		if !t.Type.Readable() {
-			return nil, nil, fmt.Errorf("tensor %q: the type %s is %w", t.Name, t.Type, ErrUnsupported)
+			return nil, nil, fmt.Errorf("tensor %q: the type %s is %w", t.Name, t.Type, arch.ErrUnsupported)
 		}
 	}
-	files, err := checkpoint.Files(f, checkpoint.Options{})
+	files, err := TextFiles(f)
 	if err != nil {
-		return nil, nil, asUnsupported(err)
+		return nil, nil, err
 	}
 	cfg, err := arch.LoadFS(files)
 	if err != nil {
@@ -103,22 +60,13 @@ func readGGUF(f *gguf.File) (*Config, fs.FS, error) {
 	return cfg, files, nil
 }
 
-// asUnsupported makes an error of package checkpoint one of this package.
-func asUnsupported(err error) error {
+// TextFiles returns the text files of the checkpoint in a GGUF file, as a folder has them.
+func TextFiles(f *gguf.File) (fs.FS, error) {
+	files, err := checkpoint.Files(f, checkpoint.Options{})
 	if errors.Is(err, checkpoint.ErrUnsupported) {
-		return arch.Unsupported(err)
+		return nil, arch.Unsupported(err)
 	}
-	return err
-}
-
-// openGGUF is Open for a GGUF file.
-func openGGUF(ctx context.Context, path string, opts []Option) (*Model, error) {
-	cfg, w, files, err := LoadGGUF(path)
-	if err != nil {
-		return nil, fmt.Errorf("open model: %w", err)
-	}
-	w.readAhead()
-	return open(ctx, files, cfg, w, opts)
+	return files, err
 }
 
 // ggufSource is a GGUF file as a source of tensors.

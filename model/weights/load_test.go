@@ -1,4 +1,4 @@
-package model
+package weights
 
 import (
 	"encoding/json"
@@ -12,21 +12,21 @@ import (
 	"testing/fstest"
 	"time"
 
-	"github.com/lukv/lukv/model/arch"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lukv/lukv/model/arch"
 	"github.com/lukv/lukv/safetensors"
 	"github.com/lukv/lukv/tensor"
 )
 
 // loadFolder does what opening a model does before anything is computed.
-func loadFolder(dir string) (*Config, *Weights, error) {
+func loadFolder(dir string) (*arch.Config, *Weights, error) {
 	c, err := arch.Load(dir)
 	if err != nil {
 		return nil, nil, err
 	}
-	w, err := LoadWeights(dir, c)
+	w, err := Load(dir, c)
 	return c, w, err
 }
 
@@ -35,7 +35,7 @@ func loadFolder(dir string) (*Config, *Weights, error) {
 func TestGoldenMalformedFolders(t *testing.T) {
 	dir := os.Getenv("LUKV_GOLDEN_MALFORMED")
 	if dir == "" {
-		dir = filepath.Join("..", "safetensors", "testdata", "malformed")
+		dir = filepath.Join("..", "..", "safetensors", "testdata", "malformed")
 	}
 	text, err := os.ReadFile(filepath.Join(dir, "cases.json"))
 	require.NoError(t, err)
@@ -85,8 +85,8 @@ func TestGoldenMalformedFolders(t *testing.T) {
 }
 
 // everyTensor returns random tensors for every place that cfg calls for.
-func everyTensor(cfg *Config, typ tensor.Type) []safetensors.Named {
-	w := &Weights{Layers: make([]LayerWeights, cfg.Layers)}
+func everyTensor(cfg *arch.Config, typ tensor.Type) []safetensors.Named {
+	w := &Weights{Layers: make([]Layer, cfg.Layers)}
 	var list []safetensors.Named
 	for n, s := range w.places(cfg, arch.HuggingFace) {
 		x := tensor.Make(typ, s.shape...)
@@ -98,8 +98,8 @@ func everyTensor(cfg *Config, typ tensor.Type) []safetensors.Named {
 	return list
 }
 
-func smallConfig() *Config {
-	return &Config{Arch: "qwen3", Layers: 2, Hidden: 8, Intermediate: 12, Heads: 4, KVHeads: 2, HeadDim: 6, Vocab: 10,
+func smallConfig() *arch.Config {
+	return &arch.Config{Arch: "qwen3", Layers: 2, Hidden: 8, Intermediate: 12, Heads: 4, KVHeads: 2, HeadDim: 6, Vocab: 10,
 		QKVBias: true, OutBias: true, MLPBias: true, QKNorm: true, Windows: []int{0, 0}}
 }
 
@@ -115,8 +115,8 @@ func TestLoadWeightsFillsEveryPlace(t *testing.T) {
 	require.NoError(t, safetensors.WriteFile(filepath.Join(dir, safetensors.SingleName), append(list, extra), nil))
 
 	for _, open := range []func() (*Weights, error){
-		func() (*Weights, error) { return LoadWeights(dir, cfg) },
-		func() (*Weights, error) { return loadWeightsFS(os.DirFS(dir), cfg) },
+		func() (*Weights, error) { return Load(dir, cfg) },
+		func() (*Weights, error) { return LoadFS(os.DirFS(dir), cfg) },
 	} {
 		w, err := open()
 		require.NoError(t, err)
@@ -129,7 +129,7 @@ func TestLoadWeightsFillsEveryPlace(t *testing.T) {
 			n++
 		})
 		assert.Equal(t, len(list), n)
-		assert.Equal(t, bytes, w.bytes())
+		assert.Equal(t, bytes, w.Bytes())
 		assert.Equal(t, []int{24, 8}, w.Layers[1].Q.Shape)
 		assert.Equal(t, []int{8, 24}, w.Layers[1].O.Shape)
 		assert.Equal(t, []int{8, 12}, w.Layers[1].Down.Shape)
@@ -140,7 +140,7 @@ func TestLoadWeightsFillsEveryPlace(t *testing.T) {
 	// A config that calls for less takes less.
 	less := *cfg
 	less.QKVBias, less.OutBias, less.MLPBias, less.QKNorm, less.TiedEmbeddings = false, false, false, false, true
-	w, err := LoadWeights(dir, &less)
+	w, err := Load(dir, &less)
 	require.NoError(t, err)
 	defer w.Close()
 	assert.True(t, w.Layers[0].QBias.IsZero())
@@ -162,7 +162,7 @@ func TestLoadWeightsTiedUnderOneName(t *testing.T) {
 		all[i] = safetensors.Named{Name: name, Tensor: x}
 		var file bytesWriter
 		require.NoError(t, safetensors.Write(&file, all, nil))
-		return loadWeightsFS(file.fs(), cfg)
+		return LoadFS(file.fs(), cfg)
 	}
 	embed := all[i].Tensor
 	usual, err := load("model.embed_tokens.weight", embed)
@@ -170,9 +170,9 @@ func TestLoadWeightsTiedUnderOneName(t *testing.T) {
 	w, err := load("lm_head.weight", embed)
 	require.NoError(t, err)
 	assert.Equal(t, embed, w.Embed)
-	assert.True(t, w.tied())
+	assert.True(t, w.Tied())
 	assert.Empty(t, w.Unused())
-	assert.Equal(t, identity(cfg, usual), identity(cfg, w))
+	assert.Equal(t, usual.Identity(cfg), w.Identity(cfg))
 
 	_, err = load("lm_head.weight", tensor.Make(tensor.F16, 3, cfg.Hidden))
 	assert.ErrorContains(t, err, `tensor "lm_head.weight" has shape`)
@@ -190,7 +190,7 @@ func TestLoadWeightsWithoutPrefix(t *testing.T) {
 		load := func(list []safetensors.Named) (*Weights, error) {
 			var file bytesWriter
 			require.NoError(t, safetensors.Write(&file, list, nil))
-			return loadWeightsFS(file.fs(), cfg)
+			return LoadFS(file.fs(), cfg)
 		}
 		usual, err := load(all)
 		require.NoError(t, err)
@@ -208,8 +208,8 @@ func TestLoadWeightsWithoutPrefix(t *testing.T) {
 		})
 		assert.Equal(t, len(all), n)
 		assert.Empty(t, w.Unused())
-		assert.Equal(t, tied, w.tied())
-		assert.Equal(t, identity(cfg, usual), identity(cfg, w))
+		assert.Equal(t, tied, w.Tied())
+		assert.Equal(t, usual.Identity(cfg), w.Identity(cfg))
 
 		for i, victim := range bare {
 			_, err := load(slices.Delete(slices.Clone(bare), i, i+1))
@@ -230,14 +230,14 @@ func TestLoadWeightsNamesTheCulprit(t *testing.T) {
 	for i, victim := range all {
 		var without bytesWriter
 		require.NoError(t, safetensors.Write(&without, slices.Delete(slices.Clone(all), i, i+1), nil))
-		_, err := loadWeightsFS(without.fs(), cfg)
+		_, err := LoadFS(without.fs(), cfg)
 		assert.ErrorContains(t, err, fmt.Sprintf("tensor %q of shape %s is missing", victim.Name, tensor.ShapeString(victim.Tensor.Shape)))
 
 		wrong := slices.Clone(all)
 		wrong[i].Tensor = tensor.Make(tensor.F16, append([]int{1}, victim.Tensor.Shape...)...)
 		var misshapen bytesWriter
 		require.NoError(t, safetensors.Write(&misshapen, wrong, nil))
-		_, err = loadWeightsFS(misshapen.fs(), cfg)
+		_, err = LoadFS(misshapen.fs(), cfg)
 		assert.ErrorContains(t, err, fmt.Sprintf("tensor %q has shape %s, expected %s", victim.Name,
 			tensor.ShapeString(wrong[i].Tensor.Shape), tensor.ShapeString(victim.Tensor.Shape)))
 		assert.ErrorContains(t, err, safetensors.SingleName)
@@ -245,7 +245,7 @@ func TestLoadWeightsNamesTheCulprit(t *testing.T) {
 		wrong[i].Tensor = tensor.Make(tensor.F64, victim.Tensor.Shape...)
 		var mistyped bytesWriter
 		require.NoError(t, safetensors.Write(&mistyped, wrong, nil))
-		_, err = loadWeightsFS(mistyped.fs(), cfg)
+		_, err = LoadFS(mistyped.fs(), cfg)
 		assert.ErrorContains(t, err, fmt.Sprintf("tensor %q is of type F64", victim.Name))
 	}
 }
@@ -275,7 +275,7 @@ func TestLoadWeightsUnaligned(t *testing.T) {
 		}
 		moved = append(moved, b.data[8+n:]...)
 		moved[0], moved[1], moved[2] = byte(n+shift), byte((n+shift)>>8), byte((n+shift)>>16)
-		w, err := loadWeightsFS((&bytesWriter{moved}).fs(), cfg)
+		w, err := LoadFS((&bytesWriter{moved}).fs(), cfg)
 		require.NoError(t, err)
 		i := 0
 		w.Each(func(name string, x tensor.Tensor) {
@@ -289,12 +289,12 @@ func TestLoadWeightsUnaligned(t *testing.T) {
 // BenchmarkLoad opens and checks a checkpoint; the time must not depend on the
 // size of the tensors.
 func BenchmarkLoad(b *testing.B) {
-	cfg := &Config{Arch: "llama", Layers: 32, Hidden: 64, Intermediate: 128, Heads: 8, KVHeads: 2, HeadDim: 8, Vocab: 1000, Windows: make([]int, 32)}
+	cfg := &arch.Config{Arch: "llama", Layers: 32, Hidden: 64, Intermediate: 128, Heads: 8, KVHeads: 2, HeadDim: 8, Vocab: 1000, Windows: make([]int, 32)}
 	dir := b.TempDir()
 	require.NoError(b, safetensors.WriteFile(filepath.Join(dir, safetensors.SingleName), everyTensor(cfg, tensor.BF16), nil))
 	b.ReportAllocs()
 	for b.Loop() {
-		w, err := LoadWeights(dir, cfg)
+		w, err := Load(dir, cfg)
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-package model
+package weights
 
 import (
 	"crypto/sha256"
@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -33,6 +34,14 @@ const (
 	settled = 2 * time.Second
 )
 
+// digestCache finds and keeps the digest of weights.
+type digestCache struct {
+	w        *Weights
+	identity string
+	folder   string // "" for none
+	log      *slog.Logger
+}
+
 // fileStamps identifies the files of the weights, as they were when opened.
 type fileStamps struct {
 	paths  string // a line each
@@ -42,12 +51,12 @@ type fileStamps struct {
 
 // stampFiles returns the stamps of the weights' files, and nothing if there is no folder
 // for digests, the weights are not files, or one is no longer the file that was opened.
-func (m *Model) stampFiles() fileStamps {
-	if m.weights.source == nil || m.digests == "" {
+func (c *digestCache) stampFiles() fileStamps {
+	if c.w.source == nil || c.folder == "" {
 		return fileStamps{}
 	}
 	var s fileStamps
-	for _, f := range m.weights.source.Stamps() {
+	for _, f := range c.w.source.Stamps() {
 		path, err := filepath.Abs(f.path)
 		if err != nil || f.info == nil {
 			return fileStamps{}
@@ -74,48 +83,48 @@ func stamp(info fs.FileInfo) string {
 	return fmt.Sprintf("%d %d %d", info.Size(), info.ModTime().UnixNano(), inode(info))
 }
 
-func (m *Model) digestFile(s fileStamps) string {
+func (c *digestCache) file(s fileStamps) string {
 	sum := sha256.Sum256([]byte(s.paths))
-	return filepath.Join(m.digests, hex.EncodeToString(sum[:16])+".digest")
+	return filepath.Join(c.folder, hex.EncodeToString(sum[:16])+".digest")
 }
 
-// digestLines returns the lines of the file before the digest.
-func (m *Model) digestLines(s fileStamps) string {
-	return digestFormat + "\n" + m.identity() + "\n" + s.stamps
+// lines returns the lines of the file before the digest.
+func (c *digestCache) lines(s fileStamps) string {
+	return digestFormat + "\n" + c.identity + "\n" + s.stamps
 }
 
-// knownDigest returns the digest that was kept for exactly these files, "" if there is
+// known returns the digest that was kept for exactly these files, "" if there is
 // none or its file is damaged.
-func (m *Model) knownDigest(s fileStamps) string {
+func (c *digestCache) known(s fileStamps) string {
 	if s.stamps == "" {
 		return ""
 	}
-	data, err := inputfile.Read(m.digestFile(s), maxDigestCache)
+	data, err := inputfile.Read(c.file(s), maxDigestCache)
 	if err != nil {
 		return ""
 	}
-	digest, ok := strings.CutPrefix(string(data), m.digestLines(s))
+	digest, ok := strings.CutPrefix(string(data), c.lines(s))
 	digest, _, _ = strings.Cut(digest, "\n")
-	if !ok || string(data) != signed(m.digestLines(s)+digest+"\n") {
+	if !ok || string(data) != signed(c.lines(s)+digest+"\n") {
 		return ""
 	}
 	return digest
 }
 
-// keepDigest writes the digest of files that have not changed meanwhile or just before.
-func (m *Model) keepDigest(s fileStamps, digest string) {
-	if s.stamps == "" || m.stampFiles().stamps != s.stamps || time.Since(s.newest) < settled {
+// keep writes the digest of files that have not changed meanwhile or just before.
+func (c *digestCache) keep(s fileStamps, digest string) {
+	if s.stamps == "" || c.stampFiles().stamps != s.stamps || time.Since(s.newest) < settled {
 		return
 	}
-	err := os.MkdirAll(m.digests, 0o700)
+	err := os.MkdirAll(c.folder, 0o700)
 	if err == nil {
-		err = atomicfile.Write(m.digestFile(s), 0o600, func(w io.Writer) error {
-			_, err := io.WriteString(w, signed(m.digestLines(s)+digest+"\n"))
+		err = atomicfile.Write(c.file(s), 0o600, func(w io.Writer) error {
+			_, err := io.WriteString(w, signed(c.lines(s)+digest+"\n"))
 			return err
 		})
 	}
 	if err != nil {
-		m.log.Warn("the digest of the weights cannot be kept", "error", err)
+		c.log.Warn("the digest of the weights cannot be kept", "error", err)
 	}
 }
 

@@ -1,10 +1,9 @@
-package model
+package weights
 
 import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"iter"
 	"slices"
 	"strings"
 	"unsafe"
@@ -15,22 +14,6 @@ import (
 	"github.com/lukv/lukv/safetensors"
 	"github.com/lukv/lukv/tensor"
 )
-
-// Weights are the tensors of a model, as stored: views of the mapped checkpoint
-// of type F32, F16 or BF16, which may differ from tensor to tensor. Tensors
-// that the configuration does not call for are zero Tensors. All start at a
-// multiple of their element size.
-type Weights struct {
-	Embed  tensor.Tensor // [Vocab, Hidden]
-	Layers []LayerWeights
-	Norm   tensor.Tensor // [Hidden]
-	Head   tensor.Tensor // [Vocab, Hidden], Embed itself when tied
-
-	names  arch.TensorTable // of the model's family
-	unused []string
-	source source   // nil for weights made in memory
-	copies [][]byte // rows that were put in order, outside the Go heap
-}
 
 // source is an open container of tensors.
 type source interface {
@@ -60,14 +43,14 @@ type place struct {
 
 // places returns all places of w that cfg calls for, in a fixed order. With tied
 // embeddings there is none for Head.
-func (w *Weights) places(cfg *Config, n arch.Naming) []place {
+func (w *Weights) places(cfg *arch.Config, n arch.Naming) []place {
 	table := cfg.Tensors()
 	whole := func(role arch.Role, dst *tensor.Tensor, shape ...int) place {
 		return place{dst: dst, shape: shape, stored: []arch.StoredTensor{{Name: table.Name(n, role, 0), Shape: shape}}}
 	}
 	list := []place{whole(arch.RoleEmbed, &w.Embed, cfg.Vocab, cfg.Hidden)}
 	for at, p := range cfg.Plans() {
-		w.Layers[at].each(func(role arch.Role, dst *tensor.Tensor) {
+		w.Layers[at].Each(func(role arch.Role, dst *tensor.Tensor) {
 			if shape := p.Shape(cfg, role); shape != nil {
 				list = append(list, place{
 					dst: dst, shape: shape, heads: cfg.Interleaved(n, role),
@@ -75,7 +58,7 @@ func (w *Weights) places(cfg *Config, n arch.Naming) []place {
 				})
 			}
 		})
-		w.Layers[at].eachExpert(func(role arch.Role, x int, dst *tensor.Tensor) {
+		w.Layers[at].EachExpert(func(role arch.Role, x int, dst *tensor.Tensor) {
 			list = append(list, place{
 				dst: dst, shape: p.Shape(cfg, role),
 				stored: p.Stored(cfg, role, x, func(r arch.Role) string { return table.Name(n, r, at) }),
@@ -89,25 +72,25 @@ func (w *Weights) places(cfg *Config, n arch.Naming) []place {
 	return list
 }
 
-// LoadWeights maps the safetensors checkpoint in folder dir and checks that it
+// Load maps the safetensors checkpoint in folder dir and checks that it
 // has every tensor that cfg calls for, with the right shape and a usable type.
 // A failure is one error that names the file, the tensor and both shapes.
 // Tensors that the network does not use are ignored, see Unused.
 //
 // The caller closes the weights. Tensors that are not aligned in the file are
 // copied; the usual writers align them.
-func LoadWeights(dir string, cfg *Config) (*Weights, error) {
+func Load(dir string, cfg *arch.Config) (*Weights, error) {
 	c, err := safetensors.OpenCheckpoint(dir)
 	if err != nil {
 		return nil, err
 	}
-	return loadWeights(fmt.Sprintf("%q", dir), folderSource{c}, arch.HuggingFace, cfg)
+	return open(fmt.Sprintf("%q", dir), folderSource{c}, arch.HuggingFace, cfg)
 }
 
-// readAhead brings mapped weights into memory in the background, while the tokenizer
+// ReadAhead brings mapped weights into memory in the background, while the tokenizer
 // is read and the prompt encoded, up to seven eighths of the available memory. Reading
 // more would push out what the first layers need, and other programs' pages.
-func (w *Weights) readAhead() {
+func (w *Weights) ReadAhead() {
 	if w.source != nil {
 		w.source.WillNeed(sysmem.Available() / 8 * 7)
 	}
@@ -124,19 +107,19 @@ func (s folderSource) Stamps() []fileStamp {
 	return out
 }
 
-// loadWeightsFS is LoadWeights for a file system rooted at the model folder. The
+// LoadFS is Load for a file system rooted at the model folder. The
 // files are read into memory.
-func loadWeightsFS(fsys fs.FS, cfg *Config) (*Weights, error) {
+func LoadFS(fsys fs.FS, cfg *arch.Config) (*Weights, error) {
 	c, err := safetensors.OpenCheckpointFS(fsys)
 	if err != nil {
 		return nil, err
 	}
-	return loadWeights("of the file system", folderSource{c}, arch.HuggingFace, cfg)
+	return open("of the file system", folderSource{c}, arch.HuggingFace, cfg)
 }
 
-// loadWeights takes over src, whose tensors are named by the convention n. name is that of
+// open takes over src, whose tensors are named by the convention n. name is that of
 // the checkpoint, for errors.
-func loadWeights(name string, src source, n arch.Naming, cfg *Config) (*Weights, error) {
+func open(name string, src source, n arch.Naming, cfg *arch.Config) (*Weights, error) {
 	w := &Weights{source: src}
 	if err := w.load(name, n, cfg); err != nil {
 		return nil, errors.Join(err, w.Close())
@@ -145,7 +128,7 @@ func loadWeights(name string, src source, n arch.Naming, cfg *Config) (*Weights,
 }
 
 // load finds all tensors that cfg calls for.
-func (w *Weights) load(checkpoint string, n arch.Naming, cfg *Config) error {
+func (w *Weights) load(checkpoint string, n arch.Naming, cfg *arch.Config) error {
 	src := w.source
 	// Every layer has a tensor of its own, so a count that the checkpoint cannot
 	// hold is refused before anything is allocated for the layers.
@@ -153,7 +136,7 @@ func (w *Weights) load(checkpoint string, n arch.Naming, cfg *Config) error {
 	if cfg.Layers < 1 || cfg.Layers > len(names) {
 		return fmt.Errorf("checkpoint %s: found %d tensors, too few for the %d layers of the config", checkpoint, len(names), cfg.Layers)
 	}
-	w.Layers, w.names = make([]LayerWeights, cfg.Layers), cfg.Tensors()
+	w.Layers, w.names = make([]Layer, cfg.Layers), cfg.Tensors()
 	if err := w.makeExperts(checkpoint, names, n, cfg); err != nil {
 		return err
 	}
@@ -190,7 +173,7 @@ func (w *Weights) load(checkpoint string, n arch.Naming, cfg *Config) error {
 
 // makeExperts makes room for the experts of each layer, unless the checkpoint cannot hold
 // so many.
-func (w *Weights) makeExperts(checkpoint string, names []string, n arch.Naming, cfg *Config) error {
+func (w *Weights) makeExperts(checkpoint string, names []string, n arch.Naming, cfg *arch.Config) error {
 	rename := renaming(names, n)
 	for at, p := range cfg.Plans() {
 		if p.FFN.Experts == 0 {
@@ -200,7 +183,7 @@ func (w *Weights) makeExperts(checkpoint string, names []string, n arch.Naming, 
 		if p.FFN.Experts > len(names) && !stacked {
 			return fmt.Errorf("checkpoint %s: found %d tensors, too few for the %d experts of layer %d", checkpoint, len(names), p.FFN.Experts, at)
 		}
-		w.Layers[at].Experts = make([]expertWeights, p.FFN.Experts)
+		w.Layers[at].Experts = make([]Expert, p.FFN.Experts)
 	}
 	return nil
 }
@@ -325,86 +308,4 @@ func aligned(t tensor.Tensor) tensor.Tensor {
 	c := tensor.Make(t.Type, t.Shape...)
 	copy(c.Data, t.Data)
 	return c
-}
-
-// Each calls f for every tensor that is present, in a fixed order, with its name
-// in the Hugging Face layout. A tied Head is not visited separately.
-func (w *Weights) Each(f func(name string, t tensor.Tensor)) {
-	names := w.names
-	if names == nil {
-		names = new(Config).Tensors() // those of most families
-	}
-	visit := func(role arch.Role, at int, t *tensor.Tensor) {
-		if !t.IsZero() {
-			f(names.Name(arch.HuggingFace, role, at), *t)
-		}
-	}
-	expert := func(at int) func(role arch.Role, x int, t *tensor.Tensor) {
-		return func(role arch.Role, x int, t *tensor.Tensor) {
-			f(fmt.Sprintf(names.Name(arch.HuggingFace, role, at), x), *t)
-		}
-	}
-	visit(arch.RoleEmbed, 0, &w.Embed)
-	for at := range w.Layers {
-		w.Layers[at].each(func(role arch.Role, t *tensor.Tensor) { visit(role, at, t) })
-		w.Layers[at].eachExpert(expert(at))
-	}
-	visit(arch.RoleLastNorm, 0, &w.Norm)
-	if !w.tied() {
-		visit(arch.RoleHead, 0, &w.Head)
-	}
-}
-
-// precision returns what PrecisionAuto stands for.
-func (w *Weights) precision() Precision {
-	p := PrecisionF32
-	if w.Layers[0].Q.Type == tensor.BF16 {
-		p = PrecisionBF16
-	}
-	w.Each(func(_ string, t tensor.Tensor) {
-		if t.Type.Quantised() {
-			p = PrecisionInt8
-		}
-	})
-	return p
-}
-
-// tied reports whether Head is the same memory as Embed.
-func (w *Weights) tied() bool {
-	return unsafe.SliceData(w.Head.Data) == unsafe.SliceData(w.Embed.Data)
-}
-
-// bytes returns the number of bytes of all tensors, a tied Head counted once.
-func (w *Weights) bytes() int64 {
-	n := int64(0)
-	w.Each(func(_ string, t tensor.Tensor) { n += int64(len(t.Data)) })
-	return n
-}
-
-// Stored yields the tensors of the checkpoint by the names and in the forms in which it
-// stores them, used or not; none for weights made in memory.
-func (w *Weights) Stored() iter.Seq2[string, tensor.Tensor] {
-	return func(yield func(string, tensor.Tensor) bool) {
-		if w.source == nil {
-			return
-		}
-		for _, name := range w.source.Names() {
-			if t, _, ok := w.source.Tensor(name); ok && !yield(name, t) {
-				return
-			}
-		}
-	}
-}
-
-// Unused returns the names of the checkpoint's tensors that the network does
-// not use, sorted.
-func (w *Weights) Unused() []string { return slices.Clone(w.unused) }
-
-// Close unmaps the checkpoint; no tensor may be used afterwards. Closing again
-// does nothing.
-func (w *Weights) Close() error {
-	if w.source == nil {
-		return nil
-	}
-	return errors.Join(w.freeCopies(), w.source.Close())
 }

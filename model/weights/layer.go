@@ -1,13 +1,12 @@
-package model
+package weights
 
 import (
-	"github.com/lukv/lukv/tensor"
-
 	"github.com/lukv/lukv/model/arch"
+	"github.com/lukv/lukv/tensor"
 )
 
-// LayerWeights are the tensors of one decoder layer. Matrices are [out, in].
-type LayerWeights struct {
+// Layer are the tensors of one decoder layer. Matrices are [out, in].
+type Layer struct {
 	AttnNorm tensor.Tensor // [Hidden]
 	Q        tensor.Tensor // [Heads*HeadDim, Hidden]
 	K        tensor.Tensor // [KVHeads*HeadDim, Hidden]
@@ -33,20 +32,20 @@ type LayerWeights struct {
 
 	// In a mixture of experts, instead of Gate, Up and Down.
 	Router    tensor.Tensor // [experts, Hidden]
-	Experts   []expertWeights
-	Shared    expertWeights // of the unit that is added for every token
+	Experts   []Expert
+	Shared    Expert        // of the unit that is added for every token
 	SharedMix tensor.Tensor // [1, Hidden] its weight
 }
 
-// expertWeights are the matrices of one unit of a mixture of experts.
-type expertWeights struct {
+// Expert are the matrices of one unit of a mixture of experts.
+type Expert struct {
 	Gate tensor.Tensor // [width, Hidden]
 	Up   tensor.Tensor // [width, Hidden]
 	Down tensor.Tensor // [Hidden, width]
 }
 
-// each calls f for every tensor of a layer, present or not, in a fixed order.
-func (l *LayerWeights) each(f func(role arch.Role, t *tensor.Tensor)) {
+// Each calls f for every tensor of a layer, present or not, in a fixed order.
+func (l *Layer) Each(f func(role arch.Role, t *tensor.Tensor)) {
 	f(arch.RoleAttnNorm, &l.AttnNorm)
 	f(arch.RoleQ, &l.Q)
 	f(arch.RoleQBias, &l.QBias)
@@ -74,9 +73,9 @@ func (l *LayerWeights) each(f func(role arch.Role, t *tensor.Tensor)) {
 	f(arch.RoleSharedDown, &l.Shared.Down)
 }
 
-// eachExpert calls f for every tensor of the experts chosen by the router, in a fixed
+// EachExpert calls f for every tensor of the experts chosen by the router, in a fixed
 // order.
-func (l *LayerWeights) eachExpert(f func(role arch.Role, x int, t *tensor.Tensor)) {
+func (l *Layer) EachExpert(f func(role arch.Role, x int, t *tensor.Tensor)) {
 	for x := range l.Experts {
 		f(arch.RoleExpertGate, x, &l.Experts[x].Gate)
 		f(arch.RoleExpertUp, x, &l.Experts[x].Up)
