@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lukv/lukv/model/arch"
+	"github.com/lukv/lukv/model/weights"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -116,10 +118,10 @@ func (f family) build(t *testing.T, dir string) {
 	write("config.json", data)
 	write("generation_config.json", []byte(`{"eos_token_id": [3, 4], "do_sample": true, "temperature": 0.7, "top_p": 0.9}`))
 
-	cfg, err := model.LoadConfig(dir)
+	cfg, err := arch.Load(dir)
 	require.NoError(t, err)
 	var tensors []safetensors.Named
-	w, err := model.RandomWeights(t.Context(), cfg, tensor.BF16, 7)
+	w, err := weights.Random(t.Context(), cfg, tensor.BF16, 7)
 	require.NoError(t, err)
 	w.Each(func(name string, x tensor.Tensor) {
 		tensors = append(tensors, safetensors.Named{Name: name, Tensor: x})

@@ -16,6 +16,7 @@ import (
 	"syscall"
 
 	"github.com/alecthomas/kong"
+	"github.com/lukv/lukv/model/arch"
 	"golang.org/x/term"
 
 	"github.com/lukv/lukv/internal/bench"
@@ -209,7 +210,7 @@ func newParser(c *cli, options ...kong.Option) (*kong.Kong, error) {
 			"presets":       strings.Join(lukv.PolicyPresets(), ", "),
 			"choosemetrics": chooseMetrics,
 			"probesteps":    strconv.Itoa(embedded.ProbeSteps),
-			"shapes":        strings.Join(model.Shapes(), ", "),
+			"shapes":        strings.Join(arch.Shapes(), ", "),
 			"normalization": lukv.DefaultProfileIdentity().Normalization},
 		kong.ExplicitGroups([]kong.Group{
 			{Key: "listen", Title: "Address and access:"},

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lukv/lukv/model/arch"
+	"github.com/lukv/lukv/model/weights"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -112,10 +114,10 @@ func swept(t *testing.T) *model.Model {
 	})
 	require.NoError(t, err)
 	write("config.json", config)
-	cfg, err := model.LoadConfig(dir)
+	cfg, err := arch.Load(dir)
 	require.NoError(t, err)
 	var tensors []safetensors.Named
-	w, err := model.RandomWeights(t.Context(), cfg, tensor.BF16, 7)
+	w, err := weights.Random(t.Context(), cfg, tensor.BF16, 7)
 	require.NoError(t, err)
 	w.Each(func(name string, x tensor.Tensor) {
 		tensors = append(tensors, safetensors.Named{Name: name, Tensor: x})

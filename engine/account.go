@@ -8,6 +8,7 @@ import (
 
 	"github.com/lukv/lukv/internal/sysmem"
 	"github.com/lukv/lukv/model"
+	"github.com/lukv/lukv/model/sampling"
 )
 
 // Account bounds the memory that requests take besides KV caches. Engines take from it from
@@ -68,11 +69,11 @@ func (a *Account) Take(n int64) error {
 func (a *Account) Give(n int64) { a.used.Add(-n) }
 
 const (
-	samplerBytes = 16 // for a token of the vocabulary, see model.Sampler
+	samplerBytes = 16 // for a token of the vocabulary, see sampling.Sampler
 	logitBytes   = 4
 	tokenBytes   = 4
 	textBytes    = 16 // for the text of a token, in an answer that is being built
-	probBytes    = int64(unsafe.Sizeof(model.TokenProb{}))
+	probBytes    = int64(unsafe.Sizeof(sampling.TokenProb{}))
 	eventBytes   = int64(unsafe.Sizeof(Event{}))
 )
 

@@ -9,6 +9,9 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/lukv/lukv/model/arch"
+	"github.com/lukv/lukv/model/sampling"
+	"github.com/lukv/lukv/model/weights"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/model"
@@ -25,9 +28,9 @@ func cpuTime() float64 {
 // BenchmarkDecode compares answers through the engine with a bare loop over Step: CPU
 // time per token.
 func BenchmarkDecode(b *testing.B) {
-	cfg, err := model.ShapeConfig("150m")
+	cfg, err := arch.ShapeConfig("150m")
 	require.NoError(b, err)
-	w, err := model.RandomWeights(b.Context(), cfg, tensor.BF16, 1)
+	w, err := weights.Random(b.Context(), cfg, tensor.BF16, 1)
 	require.NoError(b, err)
 	m, err := model.New(cfg, w)
 	require.NoError(b, err)
@@ -44,7 +47,7 @@ func BenchmarkDecode(b *testing.B) {
 			for b.Loop() {
 				b.StopTimer()
 				sessions, next := make([]*model.Session, n), make([]int32, n)
-				samplers := make([]*model.Sampler, n)
+				samplers := make([]*sampling.Sampler, n)
 				for i := range sessions {
 					sessions[i], err = m.NewSession(model.SessionOptions{})
 					require.NoError(b, err)

@@ -19,6 +19,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lukv/lukv/model/arch"
+	"github.com/lukv/lukv/model/sampling"
+	"github.com/lukv/lukv/model/weights"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/dialog"
@@ -457,9 +460,9 @@ func TestPrefixCache(t *testing.T) {
 func TestNeighbourOfAFailure(t *testing.T) {
 	cfg := &model.Config{
 		Arch: "llama", Layers: 2, Hidden: 32, Intermediate: 48, Heads: 2, KVHeads: 1, HeadDim: 16, Vocab: 97, MaxPositions: 2000,
-		NormEps: 1e-5, Rope: model.RopeConfig{Theta: 10000}, Windows: make([]int, 2), Type: tensor.F32,
+		NormEps: 1e-5, Rope: arch.RopeConfig{Theta: 10000}, Windows: make([]int, 2), Type: tensor.F32,
 	}
-	w, err := model.RandomWeights(t.Context(), cfg, tensor.F32, 7)
+	w, err := weights.Random(t.Context(), cfg, tensor.F32, 7)
 	require.NoError(t, err)
 	m, err := model.New(cfg, w, model.WithThreads(1))
 	require.NoError(t, err)
@@ -692,7 +695,7 @@ func TestEcho(t *testing.T) {
 			rest := r.Prompt[r.Context:]
 			require.NoError(t, plain.PrefillEach(context.Background(), rest, func(i int, logits []float32) error {
 				if i+1 < len(rest) {
-					require.Equal(t, model.LogProb(logits, rest[i+1]), got.eprobs[i+1], "token %d", i+1)
+					require.Equal(t, sampling.LogProb(logits, rest[i+1]), got.eprobs[i+1], "token %d", i+1)
 				}
 				return nil
 			}))

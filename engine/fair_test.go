@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lukv/lukv/model/arch"
+	"github.com/lukv/lukv/model/weights"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/lukv"
@@ -367,9 +369,9 @@ func TestRequestBytes(t *testing.T) {
 func TestNothingPerToken(t *testing.T) {
 	cfg := &model.Config{
 		Arch: "llama", Layers: 1, Hidden: 32, Intermediate: 32, Heads: 2, KVHeads: 1, HeadDim: 16, Vocab: 50, MaxPositions: 4096,
-		NormEps: 1e-5, Rope: model.RopeConfig{Theta: 10000}, Windows: []int{0}, BOS: []int{1}, EOS: []int{2},
+		NormEps: 1e-5, Rope: arch.RopeConfig{Theta: 10000}, Windows: []int{0}, BOS: []int{1}, EOS: []int{2},
 	}
-	weights, err := model.RandomWeights(t.Context(), cfg, tensor.F32, 1)
+	weights, err := weights.Random(t.Context(), cfg, tensor.F32, 1)
 	require.NoError(t, err)
 	m, err := model.New(cfg, weights, model.WithThreads(2))
 	require.NoError(t, err)

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lukv/lukv/model/arch"
+	"github.com/lukv/lukv/model/weights"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/lukv"
@@ -20,10 +22,10 @@ import (
 // is read and of the median before it arrived, and in ms; with the default latency, and
 // with one of twice the median before. It needs an otherwise idle machine.
 func BenchmarkGap(b *testing.B) {
-	cfg, err := model.ShapeConfig("150m")
+	cfg, err := arch.ShapeConfig("150m")
 	require.NoError(b, err)
 	cfg.Layers, cfg.Windows, cfg.MaxPositions = 4, cfg.Windows[:min(len(cfg.Windows), 4)], 32768
-	w, err := model.RandomWeights(b.Context(), cfg, tensor.BF16, 1)
+	w, err := weights.Random(b.Context(), cfg, tensor.BF16, 1)
 	require.NoError(b, err)
 	m, err := model.New(cfg, w)
 	require.NoError(b, err)

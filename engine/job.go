@@ -10,6 +10,7 @@ import (
 	"github.com/lukv/lukv/dialog"
 	"github.com/lukv/lukv/dialog/structured"
 	"github.com/lukv/lukv/model"
+	"github.com/lukv/lukv/model/sampling"
 )
 
 // job is a request that was submitted.
@@ -64,7 +65,7 @@ type job struct {
 type choice struct {
 	j       *job
 	index   int
-	sampler *model.Sampler
+	sampler *sampling.Sampler
 	text    *dialog.Answer     // nil without a tokenizer
 	parts   *structured.Reader // nil: all of it is text
 

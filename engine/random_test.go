@@ -13,6 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lukv/lukv/model/arch"
+	"github.com/lukv/lukv/model/sampling"
+	"github.com/lukv/lukv/model/weights"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/lukv"
@@ -63,7 +66,7 @@ func randomCase(t *testing.T, seed uint64) (sum Stats) {
 	cfg := &model.Config{
 		Arch: []string{"llama", "mistral", "qwen2", "qwen3"}[rng.IntN(4)], Layers: 1 + rng.IntN(3), Hidden: 16 * (1 + rng.IntN(5)),
 		Intermediate: 16 * (1 + rng.IntN(8)), Heads: heads * (1 + rng.IntN(4)), KVHeads: heads, HeadDim: []int{8, 16, 32, 64}[rng.IntN(4)],
-		Vocab: 20 + rng.IntN(200), MaxPositions: 1024, NormEps: 1e-5, Rope: model.RopeConfig{Theta: 10000},
+		Vocab: 20 + rng.IntN(200), MaxPositions: 1024, NormEps: 1e-5, Rope: arch.RopeConfig{Theta: 10000},
 		QKVBias: rng.IntN(2) == 0, QKNorm: rng.IntN(3) == 0, TiedEmbeddings: rng.IntN(2) == 0, BOS: []int{1}, EOS: []int{2},
 	}
 	cfg.Windows = make([]int, cfg.Layers)
@@ -72,7 +75,7 @@ func randomCase(t *testing.T, seed uint64) (sum Stats) {
 			cfg.Windows[i] = rng.IntN(2) * (5 + rng.IntN(200))
 		}
 	}
-	weights, err := model.RandomWeights(t.Context(), cfg, []tensor.Type{tensor.F32, tensor.BF16}[rng.IntN(2)], seed)
+	weights, err := weights.Random(t.Context(), cfg, []tensor.Type{tensor.F32, tensor.BF16}[rng.IntN(2)], seed)
 	require.NoError(t, err)
 	m, err := model.New(cfg, weights, model.WithThreads(1+rng.IntN(2)))
 	require.NoError(t, err)
@@ -282,7 +285,7 @@ func (r *randomRequest) choose(m *model.Model, o Options, i int, out *outcome) e
 	}
 	if err := s.PrefillEach(ctx, rest, func(k int, logits []float32) error {
 		if i == 0 && r.Echo && k+1 < len(rest) {
-			out.eprobs = append(out.eprobs, model.LogProb(logits, rest[k+1]))
+			out.eprobs = append(out.eprobs, sampling.LogProb(logits, rest[k+1]))
 		}
 		return nil
 	}); err != nil {

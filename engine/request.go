@@ -64,7 +64,7 @@ type Request struct {
 	Reasoning *structured.Reasoning
 
 	// Mask, if not nil, is asked before each token of a choice which tokens may be
-	// drawn (see model.Sampler.Next), given the answer's tokens so far. It must be a
+	// drawn (see sampling.Sampler.Next), given the answer's tokens so far. It must be a
 	// function of these alone. It is called from one goroutine at a time, beside the
 	// computation of other answers, which do not wait for it; ctx ends with the request.
 	// io.EOF ends the choice, as a token that ends answers would; any other error ends the

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lukv/lukv/model/arch"
+	"github.com/lukv/lukv/model/weights"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/model"
@@ -16,9 +18,9 @@ import (
 // with one of 2 s, in turn, and reports both speeds and the first as a fraction of the second.
 // It needs an otherwise idle machine.
 func BenchmarkThroughput(b *testing.B) {
-	cfg, err := model.ShapeConfig("llama-3.2-1b")
+	cfg, err := arch.ShapeConfig("llama-3.2-1b")
 	require.NoError(b, err)
-	w, err := model.RandomWeights(b.Context(), cfg, tensor.BF16, 1)
+	w, err := weights.Random(b.Context(), cfg, tensor.BF16, 1)
 	require.NoError(b, err)
 	m, err := model.New(cfg, w)
 	require.NoError(b, err)

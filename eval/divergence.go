@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/lukv/lukv/model"
+	"github.com/lukv/lukv/model/sampling"
 )
 
 // Divergence is how far a method moves the predictions of one item's answer: the
@@ -199,7 +200,7 @@ func read(ctx context.Context, s *model.Session, ref *reference) (float64, error
 	sum := 0.0
 	err = f.PrefillEach(ctx, ref.tokens, func(i int, logits []float32) error {
 		if i >= ref.first {
-			sum += model.Divergence(ref.logits[i-ref.first], logits)
+			sum += sampling.Divergence(ref.logits[i-ref.first], logits)
 		}
 		return nil
 	})

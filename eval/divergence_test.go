@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lukv/lukv/model/sampling"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -79,8 +80,8 @@ func TestDivergences(t *testing.T) {
 	for {
 		p, q := full.Logits(), cut.Logits()
 		for i, x := range p {
-			lp := float64(x) - model.LogSumExp(p)
-			want += math.Exp(lp) * (lp - (float64(q[i]) - model.LogSumExp(q)))
+			lp := float64(x) - sampling.LogSumExp(p)
+			want += math.Exp(lp) * (lp - (float64(q[i]) - sampling.LogSumExp(q)))
 		}
 		n++
 		id, err := sampler.Next(p, nil)
@@ -159,6 +160,6 @@ func TestSummarizeDivergences(t *testing.T) {
 
 func TestDivergenceOfLogits(t *testing.T) {
 	p, q := []float32{0, 0}, []float32{0, float32(math.Log(3))} // halves, and a quarter and three
-	require.Zero(t, model.Divergence(p, slices.Clone(p)))
-	require.InDelta(t, 0.5*math.Log(2)+0.5*math.Log(2.0/3), model.Divergence(p, q), 1e-6)
+	require.Zero(t, sampling.Divergence(p, slices.Clone(p)))
+	require.InDelta(t, 0.5*math.Log(2)+0.5*math.Log(2.0/3), sampling.Divergence(p, q), 1e-6)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/lukv/lukv/kvcache"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
+	"github.com/lukv/lukv/model/sampling"
 	"github.com/lukv/lukv/tokenizer"
 )
 
@@ -200,8 +201,8 @@ type runner struct {
 	methods []Method
 	emit    func(Answer) error
 	done    int
-	asked   []*question    // waiting for answers, in order
-	sampler *model.Sampler // greedy
+	asked   []*question       // waiting for answers, in order
+	sampler *sampling.Sampler // greedy
 }
 
 // groups returns the indices of items with equal contexts, in order of first

@@ -15,8 +15,8 @@ const (
 	actBranch               // [Hidden] added to actX later; devices have none
 )
 
-// columns returns the number of columns of an activation.
-func (c *Config) columns(a act) int {
+// columns returns the number of columns of an activation in a model of config c.
+func (a act) columns(c *Config) int {
 	switch a {
 	case actQ, actAttention:
 		return c.Heads * c.HeadDim

@@ -1,11 +1,20 @@
 package model
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/lukv/lukv/model/drafting"
+	"github.com/lukv/lukv/model/sampling"
+)
 
 // Tokens ahead: a pass computes, after a session's next token, drafts of those that
 // may follow, and the logits after each. Drafts that are then drawn are taken without
 // another pass; the others leave no trace. Drafts come from the text ([lookup]) or from a
 // compressed cache ([draftCache]).
+
+// MaxDrafts is the most tokens that a pass computes ahead for a session. With
+// more than five rows, products take noticeably longer than with one.
+const MaxDrafts = 4
 
 // ahead is what a pass computed beyond a session's last token.
 type ahead struct {
@@ -13,16 +22,16 @@ type ahead struct {
 	logits []float32 // [len(tokens)][Vocab] after each
 	by     drafter   // whose they are
 
-	most    int       // drafts wanted from the next pass
-	found   []int32   // drafts for it
-	sampler *Sampler  // that draws what they guess, nil: the most likely token is taken
-	room    []float32 // memory for logits
+	most    int               // drafts wanted from the next pass
+	found   []int32           // drafts for it
+	sampler *sampling.Sampler // that draws what they guess, nil: the most likely token is taken
+	room    []float32         // memory for logits
 }
 
 // A drafter is told whether its drafts were right.
 type drafter interface {
-	right() // one was taken
-	wrong() // another token was
+	Right() // one was taken
+	Wrong() // another token was
 }
 
 // cannotDraft returns why the session cannot compute tokens ahead, "" if it can.
@@ -47,7 +56,7 @@ func (s *Session) mayDraft(n int) int {
 
 // wantsDrafts begins a pass that takes token and at most n drafts: those that are in the
 // text are found at once.
-func (s *Session) wantsDrafts(token int32, n int, sampler *Sampler) {
+func (s *Session) wantsDrafts(token int32, n int, sampler *sampling.Sampler) {
 	s.ahead.found, s.ahead.most, s.ahead.sampler = s.ahead.found[:0], n, sampler
 	s.lookUp(token, n)
 }
@@ -117,7 +126,7 @@ func (s *Session) follow(token int32) bool {
 	}
 	if a.tokens[0] != token || len(s.pending) > 0 && s.pending[0] != token || s.ready() != nil {
 		if a.by != nil {
-			a.by.wrong()
+			a.by.Wrong()
 		}
 		// An error here has made the cache unusable, which the next pass reports.
 		_ = s.dropAhead()
@@ -128,7 +137,7 @@ func (s *Session) follow(token int32) bool {
 	a.tokens, a.logits = append(a.tokens[:0], a.tokens[1:]...), a.logits[vocab:]
 	s.dropWindows()
 	if a.by != nil {
-		a.by.right()
+		a.by.Right()
 	}
 	s.stats.Decoded++
 	s.stats.Accepted++
@@ -153,5 +162,43 @@ func (s *Session) dropWindows() {
 		if win > 0 {
 			s.cache.DropBefore(at, int32(s.pos-s.slack-win+1))
 		}
+	}
+}
+
+// Lookup decoding exploits that what an answer quotes is already there. After every
+// token the session looks for the longest run of its last tokens that occurred before,
+// in the prompt or in the answer; what came next there is the draft of what comes next
+// here. One pass computes the token and its drafts, at little more than the cost of the
+// token alone, since the weights are read once; drafts that turn out right are taken
+// without another pass, the others leave no trace. (Saxena, "Prompt Lookup Decoding",
+// 2023; the acceptance is that of speculative decoding with a deterministic draft.)
+// Every token is drawn from the same logits as without drafts, so the answer is
+// bit-identical.
+
+// lookupOff returns why a session that should look up drafts does not, "" if it does.
+func (s *Session) lookupOff() string {
+	if why := s.cannotDraft(); why != "" {
+		return "lookup decoding is off: " + why
+	}
+	return ""
+}
+
+// lookUp sets ahead.found to what followed token before, at most n tokens.
+func (s *Session) lookUp(token int32, n int) {
+	if n = s.mayDraft(min(n, MaxDrafts)); n == 0 || !s.opts.Lookup {
+		return
+	}
+	if s.lookup == nil {
+		s.lookup = drafting.NewIndex()
+	}
+	l := s.lookup
+	if n = min(n, l.Earn()); n == 0 {
+		return
+	}
+	l.Learn(s.tokens)
+	s.ahead.found = l.Find(s.ahead.found, s.tokens, token, n)
+	n = len(s.ahead.found)
+	if s.takeDrafts(l, MaxDrafts); len(s.ahead.found) > 0 {
+		l.Pay(n)
 	}
 }

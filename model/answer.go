@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model/sampling"
 )
 
 // Answer is the full cache's answer to a question about an observed context, with
@@ -75,7 +76,7 @@ func (a *Answer) run(ctx context.Context, question []int32, o MeasureOptions) er
 	return a.pass(ctx, a.s, func(i int, logits []float32) error {
 		if i >= first {
 			a.logits = append(a.logits, slices.Clone(logits))
-			a.sums = append(a.sums, LogSumExp(logits))
+			a.sums = append(a.sums, sampling.LogSumExp(logits))
 		}
 		return nil
 	})
@@ -257,7 +258,7 @@ func (a *Answer) divergence(ctx context.Context, kept [][][]int32) (float64, err
 	first, sum := len(a.tail)-a.Steps(), 0.0
 	err = a.pass(ctx, s, func(i int, logits []float32) error {
 		if i >= first {
-			sum += divergence(a.logits[i-first], logits, a.sums[i-first])
+			sum += sampling.DivergenceGiven(a.logits[i-first], logits, a.sums[i-first])
 		}
 		return nil
 	})
@@ -285,7 +286,7 @@ func (ob *Observation) gram(layer, h int) (*lukv.OutputGram, error) {
 	}
 	D, group := m.cfg.HeadDim, m.cfg.Heads/m.cfg.KVHeads
 	gram := lukv.NewOutputGram(group * D)
-	err := m.reading(func() error {
+	err := m.weights.Reading(func() error {
 		row, part := make([]float32, 0, group*D), []float32(nil)
 		for i := range m.cfg.Hidden {
 			row = row[:0]

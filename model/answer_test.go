@@ -201,21 +201,6 @@ func plainDivergence(p, q []float32) float64 {
 	return kl
 }
 
-func TestDivergence(t *testing.T) {
-	logits := func(p ...float64) []float32 {
-		var out []float32
-		for _, v := range p {
-			out = append(out, float32(math.Log(v)))
-		}
-		return out
-	}
-	p, q := logits(.7, .2, .1), logits(.5, .3, .2)
-	require.InDelta(t, .08512, divergence(p, q, LogSumExp(p)), 5e-6)
-	require.Zero(t, divergence(p, p, LogSumExp(p)))
-	sure := []float32{0, float32(math.Inf(-1))}
-	require.InDelta(t, math.Log(2), divergence(sure, []float32{1, 1}, LogSumExp(sure)), 1e-12)
-}
-
 // TestAnswerWithoutOutput: a layer whose output projection is 0 has no errors and
 // no effect.
 func TestAnswerWithoutOutput(t *testing.T) {

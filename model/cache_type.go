@@ -8,6 +8,7 @@ import (
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/kvcache"
 	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model/weights"
 	"github.com/lukv/lukv/tensor"
 )
 
@@ -68,7 +69,7 @@ func (m *Model) wideKeys(o *SessionOptions) []bool {
 }
 
 // findLargeBiases returns the layers with a large bias of keys, nil if there are none.
-func findLargeBiases(layers []LayerWeights) []bool {
+func findLargeBiases(layers []weights.Layer) []bool {
 	var wide []bool
 	for at := range layers {
 		if largestElement(layers[at].KBias) < largeKeyBias {

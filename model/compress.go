@@ -136,7 +136,7 @@ func (s *Session) choose(ctx context.Context, span Span, comp *compression) ([][
 		return nil, nil, err
 	}
 	defer s.m.runs.put(r)
-	err = s.m.reading(func() error {
+	err = s.m.weights.Reading(func() error {
 		defer r.watchContext(ctx)()
 		if err := f.passAgain(ctx, r, job, first, s); err != nil {
 			return err

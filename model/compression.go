@@ -318,8 +318,8 @@ func (c *compression) decodeView(s *Session, at, next int) *lukv.Layer {
 	l := v.layer
 	l.NextPosition, l.GuaranteedBudget, l.Ratio = next, 0, 0
 	l.Scratch = c.memory
-	if r := s.m.ropeOf(at); r.dynamic() {
-		l.InvFreq = r.invFreq(next)
+	if r := s.m.ropeOf(at); r.Dynamic() {
+		l.InvFreq = r.InvFreq(next)
 	}
 	s.lengths(l, v.lens)
 	return l
@@ -339,12 +339,12 @@ func (s *Session) layerView(at, next int) *lukv.Layer {
 		OutputDim:    cfg.Hidden,
 		Positions:    func(h int) []int32 { return s.cache.Positions(at, h, nil) },
 		NextPosition: next,
-		InvFreq:      m.ropeOf(at).invFreq(next), RopeScale: m.ropeOf(at).attentionFactor(),
-		ScoreCap: m.plan[at].scoreCap,
+		InvFreq:      m.ropeOf(at).InvFreq(next), RopeScale: m.ropeOf(at).AttentionFactor(),
+		ScoreCap: m.plan[at].ScoreCap,
 		CPU:      m.cpu, Parallel: m.Parallel,
 	}
-	if p := &m.plan[at]; p.scoreScale != 1/math.Sqrt(float64(cfg.HeadDim)) {
-		l.ScoreScale = p.scoreScale
+	if p := &m.plan[at]; p.ScoreScale != 1/math.Sqrt(float64(cfg.HeadDim)) {
+		l.ScoreScale = p.ScoreScale
 	}
 	s.lengths(l, make([]int, cfg.KVHeads))
 	return l

@@ -586,7 +586,7 @@ func (s *Session) renumber(next int) (int, error) {
 			}
 			keys = s.cache.Keys(at, h, 0, n, keys)
 			values = s.cache.Values(at, h, 0, n, values)
-			if err := lukv.Rerotate(keys[:n*c.HeadDim], pos, s.m.ropeOf(at).invFreq(next)); err != nil {
+			if err := lukv.Rerotate(keys[:n*c.HeadDim], pos, s.m.ropeOf(at).InvFreq(next)); err != nil {
 				return 0, fmt.Errorf("renumber positions of layer %d head %d: %w", at, h, err)
 			}
 			if err := s.cache.Keep(at, h, nil); err != nil {

@@ -449,7 +449,7 @@ func TestDeviceMemoryIsCounted(t *testing.T) {
 	m, err := open(d, 100)
 	require.NoError(t, err)
 	require.Equal(t, 8, m.DeviceLayers())
-	layer, pass := m.weights.Layers[0].bytes(), m.passBytes()
+	layer, pass := deviceBytes(&m.weights.Layers[0]), m.passBytes()
 	require.NoError(t, m.Close())
 
 	d.Limit(uint64(pass + 5*layer + layer/2))
@@ -577,6 +577,6 @@ func TestDeviceLayerBytes(t *testing.T) {
 			vectors += 2 * cfg.HeadDim
 		}
 		w := randomWeights(t, cfg, shape.weights, 7)
-		require.EqualValues(t, matrices*shape.weights.Bytes(1)+4*vectors, w.Layers[1].bytes(), shape.name)
+		require.EqualValues(t, matrices*shape.weights.Bytes(1)+4*vectors, deviceBytes(&w.Layers[1]), shape.name)
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/model/arch"
+	"github.com/lukv/lukv/model/weights"
 	"github.com/lukv/lukv/tensor"
 )
 
@@ -73,7 +75,7 @@ func (a *accelerator) close() error {
 }
 
 // openDevice copies the weights to the device that the options name, if any.
-func (m *Model) openDevice(ctx context.Context, w *Weights, o *options) error {
+func (m *Model) openDevice(ctx context.Context, w *weights.Weights, o *options) error {
 	n := m.cfg.Layers
 	if o.deviceLayers != nil {
 		n = min(n, *o.deviceLayers)
@@ -110,7 +112,7 @@ func (m *Model) openDevice(ctx context.Context, w *Weights, o *options) error {
 }
 
 // upload copies the first n layers to a device, and the head if those are all.
-func (m *Model) upload(ctx context.Context, a *accelerator, w *Weights, n int) error {
+func (m *Model) upload(ctx context.Context, a *accelerator, w *weights.Weights, n int) error {
 	var failed error
 	mat := func(t tensor.Tensor) kernels.DeviceMatrix {
 		if failed != nil {
@@ -165,13 +167,13 @@ func (m *Model) upload(ctx context.Context, a *accelerator, w *Weights, n int) e
 
 // fits returns an error that gives the sizes if a device has too little memory for
 // n layers. Caches are not counted: their size is not known yet.
-func (m *Model) fits(dev kernels.Device, w *Weights, n int) error {
+func (m *Model) fits(dev kernels.Device, w *weights.Weights, n int) error {
 	free := int64(dev.Memory().Free)
 	// need[i] is for i layers.
 	need := make([]int64, m.cfg.Layers+1)
 	need[0] = m.passBytes()
 	for i := range w.Layers {
-		need[i+1] = need[i] + w.Layers[i].bytes()
+		need[i+1] = need[i] + deviceBytes(&w.Layers[i])
 	}
 	need[m.cfg.Layers] += int64(len(w.Head.Data) + 4*w.Norm.Len())
 	if need[n] <= free {
@@ -189,10 +191,10 @@ func (m *Model) fits(dev kernels.Device, w *Weights, n int) error {
 		kernels.ErrDeviceMemory, n, m.cfg.Layers, need[n], free, dev.Info().Name, advice)
 }
 
-// bytes returns the size of a layer on a device, where vectors are f32.
-func (l *LayerWeights) bytes() int64 {
+// deviceBytes returns the size of a layer on a device, where vectors are f32.
+func deviceBytes(l *weights.Layer) int64 {
 	n := 0
-	l.each(func(_ tensorRole, t *tensor.Tensor) {
+	l.Each(func(_ arch.Role, t *tensor.Tensor) {
 		if len(t.Shape) == 2 {
 			n += len(t.Data)
 		} else {
@@ -223,7 +225,37 @@ func (m *Model) attentionShape(s runShape) kernels.AttentionShape {
 	c := m.cfg
 	return kernels.AttentionShape{
 		Rows: s.rows, Sequences: s.seqs, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim,
-		Windows: slices.Clone(c.Windows[:len(m.acc.layers)]), Scale: m.plan[0].attentionScale(), Page: s.page,
+		Windows: slices.Clone(c.Windows[:len(m.acc.layers)]), Scale: m.plan[0].AttentionScale(), Page: s.page,
 		BF16: m.attentionInBF16(s.page.Type),
 	}
+}
+
+// onDevices returns an error that wraps ErrUnsupported if accelerators lack an operation of
+// the plan.
+func (m *Model) onDevices(p *arch.LayerPlan) error {
+	what := ""
+	switch {
+	case p.FFN.Experts > 0:
+		what = "mixtures of experts"
+	case p.FFN.Activation != arch.SiLU:
+		what = "the activation GELU"
+	case p.ScoreCap > 0:
+		what = "soft-capped attention scores"
+	case !p.PreNorm || p.PostNorm:
+		what = "norms after attention and MLP"
+	case p.ResidualScale != 1:
+		what = "scaled residual branches"
+	case p.QKNorm == arch.FullNorm:
+		what = "norms over all query heads together"
+	case p.Rope != 0:
+		what = "rotations that differ between layers"
+	case p.Order != nil:
+		what = "partial rotation"
+	case m.cfg.Rope.QueryBeta != 0:
+		what = "query factors that depend on the position"
+	}
+	if what == "" {
+		return nil
+	}
+	return fmt.Errorf("%s on a device: %w", what, ErrUnsupported)
 }

@@ -2,6 +2,8 @@ package model
 
 import (
 	"context"
+	"crypto/sha256"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -45,6 +47,7 @@ func TestDigestCache(t *testing.T) {
 	other := "sha256:" + strings.Repeat("0", 64)
 	head, _, ok := strings.Cut(string(text), want)
 	require.True(t, ok)
+	signed := func(text string) string { return fmt.Sprintf("%s%x\n", text, sha256.Sum256([]byte(text))) }
 	plant := func() { require.NoError(t, os.WriteFile(file, []byte(signed(head+other+"\n")), 0o600)) }
 	plant()
 	require.Equal(t, other, digest())

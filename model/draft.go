@@ -10,6 +10,7 @@ import (
 
 	"github.com/lukv/lukv/kvcache"
 	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model/drafting"
 )
 
 // A session can draft with a compressed copy of its cache: a fork, one span of which is
@@ -21,9 +22,6 @@ import (
 // the model's own sparse cache as the draft: Sun et al., "TriForce", 2024. Here a draft is
 // right if it equals the token drawn, for which the fork draws with the same random numbers.)
 
-// mostDrafts is the most tokens that a draft cache drafts for a pass.
-const mostDrafts = 8
-
 // draftCache is the compressed fork that drafts for a session.
 type draftCache struct {
 	of    *Session // whose drafts it computes
@@ -31,7 +29,7 @@ type draftCache struct {
 	end   int      // of the compressed span
 	same  int      // the first tokens on which they are known to agree
 	fixed int      // drafts for each pass, 0: as many as pay
-	gain  draftGain
+	gain  drafting.Gain
 
 	// Of the pass in preparation.
 	next  int32    // token that fork takes next; those in fork.ahead.found follow
@@ -64,8 +62,8 @@ func (s *Session) DraftCompressed(ctx context.Context, span Span, policy *lukv.P
 
 func (s *Session) draftCompressed(ctx context.Context, span Span, policy *lukv.Policy, drafts int) error {
 	switch {
-	case drafts < 0 || drafts > mostDrafts:
-		return fmt.Errorf("found %d drafts for each pass, expected 0 to %d", drafts, mostDrafts)
+	case drafts < 0 || drafts > drafting.MostDrafts:
+		return fmt.Errorf("found %d drafts for each pass, expected 0 to %d", drafts, drafting.MostDrafts)
 	case s.cannotDraft() != "":
 		return errors.New(s.cannotDraft())
 	}
@@ -85,13 +83,13 @@ func (s *Session) draftCompressed(ctx context.Context, span Span, policy *lukv.P
 	if err := f.Compress(ctx, span, policy); err != nil {
 		return errors.Join(err, f.Close())
 	}
-	f.opts.Trace, f.slack = nil, mostDrafts
+	f.opts.Trace, f.slack = nil, drafting.MostDrafts
 	if err := s.closeDrafts(); err != nil {
 		return errors.Join(err, f.Close())
 	}
 	s.notes = f.notes
 	s.stats.ScoreTime, s.stats.EvictTime = f.stats.ScoreTime, f.stats.EvictTime
-	s.draftCache = &draftCache{of: s, fork: f, end: span.To, fixed: drafts, gain: newDraftGain(s.m)}
+	s.draftCache = &draftCache{of: s, fork: f, end: span.To, fixed: drafts, gain: drafting.NewGain(s.m.StepBytes)}
 	return nil
 }
 
@@ -213,7 +211,7 @@ func (m *Model) draftBatch(ctx context.Context, batch []*draftCache) {
 		took := time.Since(start)
 		rest := batch[:0]
 		for i, c := range batch {
-			c.gain.drafted(took, c.reads(len(batch)))
+			c.gain.Drafted(took, c.reads(len(batch)))
 			if e := c.took(blamed(err, i)); e != nil {
 				c.fail(ctx, e)
 			}
@@ -245,13 +243,13 @@ var errNotDrafted = errors.New("the pass of another session failed")
 func (c *draftCache) begin(ctx context.Context, token int32, parts int) error {
 	s, f := c.of, c.fork
 	c.left = 0
-	n := s.mayDraft(mostDrafts)
+	n := s.mayDraft(drafting.MostDrafts)
 	if n == 0 {
 		return nil
 	}
 	if c.fixed > 0 {
 		n = min(n, c.fixed)
-	} else if n = c.gain.best(n, c.reads(parts)); n == 0 {
+	} else if n = c.gain.Best(n, c.reads(parts)); n == 0 {
 		return nil
 	}
 	if err := c.fits(); err != nil {
@@ -270,25 +268,25 @@ func (c *draftCache) begin(ctx context.Context, token int32, parts int) error {
 		return err
 	}
 	if c.left = n; s.ahead.sampler != nil {
-		c.rng = s.ahead.sampler.rng
+		c.rng = s.ahead.sampler.Stream()
 	}
 	return nil
 }
 
 // reads returns what passes that a session shares with other parts read for it.
-func (c *draftCache) reads(parts int) draftReads {
-	return draftReads{weights: 1 / float64(parts), whole: float64(c.of.cache.Bytes()), small: float64(c.bytes())}
+func (c *draftCache) reads(parts int) drafting.Reads {
+	return drafting.Reads{Weights: 1 / float64(parts), Whole: float64(c.of.cache.Bytes()), Small: float64(c.bytes())}
 }
 
 // passed takes note of the time of the pass that took the session's token, with its drafts.
 func (c *draftCache) passed(took time.Duration, parts int) {
 	if c != nil {
-		c.gain.passed(len(c.of.ahead.found), took, c.reads(parts))
+		c.gain.Passed(len(c.of.ahead.found), took, c.reads(parts))
 	}
 }
 
-func (c *draftCache) right() { c.gain.seen(1) }
-func (c *draftCache) wrong() { c.gain.seen(0) }
+func (c *draftCache) Right() { c.gain.Seen(1) }
+func (c *draftCache) Wrong() { c.gain.Seen(0) }
 
 // fits returns an error if both caches together may exceed the session's limit.
 func (c *draftCache) fits() error {
@@ -351,7 +349,7 @@ func (c *draftCache) took(err error) error {
 	if err == nil {
 		c.next, err = c.draw()
 	}
-	if err == nil && !(s.ahead.sampler != nil && s.m.Ends(c.next, &s.ahead.sampler.o)) {
+	if err == nil && !(s.ahead.sampler != nil && s.m.Ends(c.next, s.ahead.sampler.Options())) {
 		s.ahead.found = append(s.ahead.found, c.next)
 		if c.left--; c.left > 0 {
 			if f.ahead.found, err = f.ahead.found[:0], c.takes(1); err == nil {
@@ -361,9 +359,9 @@ func (c *draftCache) took(err error) error {
 	}
 	c.left = 0
 	if s.ahead.sampler != nil {
-		s.ahead.sampler.rng = c.rng
+		s.ahead.sampler.Rewind(c.rng)
 	}
-	s.takeDrafts(c, mostDrafts)
+	s.takeDrafts(c, drafting.MostDrafts)
 	return err
 }
 

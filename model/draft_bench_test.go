@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model/arch"
+	"github.com/lukv/lukv/model/drafting"
 	"github.com/lukv/lukv/tensor"
 )
 
@@ -24,7 +26,7 @@ var (
 //
 //	go test ./model -run '^$' -bench Exact -benchtime 1x -exact.shape llama-3.2-1b -exact.depth 32768
 func BenchmarkExact(b *testing.B) {
-	cfg, err := ShapeConfig(*exactShape)
+	cfg, err := arch.ShapeConfig(*exactShape)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -70,7 +72,7 @@ func reportExact(b *testing.B, s *Session) {
 			}
 			s.wantsDrafts(7, 0, nil)
 			s.ahead.found = append(s.ahead.found, make([]int32, k)...)
-			s.takeDrafts(s.draftCache, mostDrafts)
+			s.takeDrafts(s.draftCache, drafting.MostDrafts)
 			verify[k] = timed(verify[k], func() error {
 				return s.m.runParts(b.Context(), 1, func(int) part { return decodes(s, 7) })
 			})

@@ -7,12 +7,13 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
-	"time"
 
+	"github.com/lukv/lukv/model/drafting"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/kvcache"
 	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model/sampling"
 	"github.com/lukv/lukv/tensor"
 )
 
@@ -142,7 +143,7 @@ func TestExactBatched(t *testing.T) {
 // batched is an answer in a batch.
 type batched struct {
 	s      *Session
-	draw   *Sampler
+	draw   *sampling.Sampler
 	tokens []int32
 }
 
@@ -214,7 +215,7 @@ func TestExactOnDevice(t *testing.T) {
 func TestDraftsOfTheWholeCache(t *testing.T) {
 	m := testShapes[0].open(t, WithThreads(2))
 	r := exactRequests(1, m, 1)[0]
-	r.policy, r.drafts, r.leave = &lukv.Policy{Metric: lukv.MetricConfig{Name: "knorm"}}, mostDrafts, 100
+	r.policy, r.drafts, r.leave = &lukv.Policy{Metric: lukv.MetricConfig{Name: "knorm"}}, drafting.MostDrafts, 100
 	r.options = SessionOptions{}
 	r.sampling = Sampling{MaxTokens: 91, IgnoreEOS: true, Temperature: 1, Seed: 5}
 	s, tokens := r.answer(t, m, true)
@@ -382,60 +383,6 @@ func TestDraftsRefused(t *testing.T) {
 	}
 	require.Nil(t, s.DraftPolicy())
 	require.Zero(t, s.Stats().DraftBytes)
-}
-
-// TestDraftsThatPay: more drafts where the cache is long, much of it was removed, and drafts
-// were right; none where reading the weights is all that a pass costs, or where passes turn
-// out to take longer than expected.
-func TestDraftsThatPay(t *testing.T) {
-	const weights, page = 1e6, 4096
-	open := func() *draftGain {
-		g := &draftGain{share: shareStart, draft: 1, row: 1}
-		for k := range g.reads {
-			g.reads[k] = weights
-		}
-		require.Zero(t, g.best(8, draftReads{1, 1e9, 1e6}), "the time of a pass is not known yet")
-		g.passed(0, time.Second, draftReads{1, 1e9, 1e6})
-		return g
-	}
-	long, short := draftReads{1, 20 * weights, weights}, draftReads{1, page, page}
-	g := open()
-	require.Zero(t, g.best(8, short))
-	require.Greater(t, g.best(8, long), 3)
-	require.Equal(t, 2, g.best(2, long))
-	require.Less(t, g.best(8, draftReads{1, 20 * weights, 16 * weights}), 2)
-	require.Greater(t, g.best(8, draftReads{0.2, weights, weights / 10}), g.best(8, draftReads{1, weights, weights / 10}), "sessions share the weights")
-
-	last := g.best(8, long)
-	for range 60 {
-		g.seen(0)
-		require.LessOrEqual(t, g.best(8, long), last)
-		last = g.best(8, long)
-	}
-	require.Zero(t, last)
-	for range 500 { // without drafts, it comes to try again
-		g.passed(0, time.Second, long)
-	}
-	require.Positive(t, g.best(8, long))
-
-	slow, fast := open(), open()
-	for range 30 {
-		slow.drafted(time.Second, long)
-		slow.passed(4, 5*time.Second, long)
-		fast.drafted(10*time.Millisecond, long)
-		fast.passed(4, 1010*time.Millisecond, long)
-	}
-	require.Zero(t, slow.best(8, long))
-	require.Equal(t, mostDrafts, fast.best(8, long))
-	for range 2 {
-		fast.passed(4, 1010*time.Millisecond, long)
-	}
-	require.Zero(t, fast.best(8, long), "a pass without drafts says what that takes")
-	fast.passed(0, time.Second, long)
-	require.Equal(t, mostDrafts, fast.best(8, long))
-	before := fast.plain
-	fast.passed(0, time.Hour, long) // the machine slept
-	require.LessOrEqual(t, fast.plain, 1.3*before)
 }
 
 // TestDraftsAllocateNothing: neither does decoding with them.

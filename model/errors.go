@@ -1,6 +1,13 @@
 package model
 
-import "errors"
+import (
+	"errors"
+
+	"github.com/lukv/lukv/model/arch"
+)
+
+// ErrUnsupported says that a checkpoint is of a kind that cannot run; see [arch.ErrUnsupported].
+var ErrUnsupported = arch.ErrUnsupported
 
 // Errors that callers branch on. They come wrapped, with what was attempted.
 var (

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -164,10 +163,10 @@ func TestGoldenFamiliesCompress(t *testing.T) {
 				require.NoError(t, s.Prefill(ctx, tokens))
 				for at, p := range m.plan {
 					for h := range m.cfg.KVHeads {
-						if n := s.cache.Len(at, h); p.window == 0 {
+						if n := s.cache.Len(at, h); p.Window == 0 {
 							require.Equal(t, 59, n, "layer %d, head %d", at, h)
 						} else {
-							require.GreaterOrEqual(t, n, min(p.window, len(tokens)), "layer %d, head %d", at, h)
+							require.GreaterOrEqual(t, n, min(p.Window, len(tokens)), "layer %d, head %d", at, h)
 						}
 					}
 				}
@@ -194,32 +193,4 @@ func TestGoldenFamiliesCompress(t *testing.T) {
 	}
 	fmt.Printf("golden families, compressed: %d checks\n", checks)
 	require.NotZero(t, checks)
-}
-
-// TestFamilyWindows: which layers have a window where the config does not list them.
-func TestFamilyWindows(t *testing.T) {
-	on := jsonKeys{"num_key_value_heads": 2, "num_hidden_layers": 4, "use_sliding_window": true, "sliding_window": 7}
-	for _, c := range []struct {
-		arch string
-		more jsonKeys
-		want []int
-	}{
-		{"qwen3", jsonKeys{"max_window_layers": 3}, []int{0, 0, 0, 7}},
-		{"qwen3_moe", jsonKeys{"max_window_layers": 3}, []int{7, 7, 7, 7}},
-		{"qwen3_moe", jsonKeys{"use_sliding_window": false}, []int{0, 0, 0, 0}},
-		{"qwen2_moe", jsonKeys{"max_window_layers": 2}, []int{7, 0, 0, 0}},
-		{"qwen2_moe", nil, []int{7, 0, 7, 0}},
-		{"smollm3", nil, []int{0, 0, 0, 7}},
-		{"smollm3", jsonKeys{"no_rope_layers": []int{0, 1, 1, 0}}, []int{7, 0, 0, 7}},
-		{"mixtral", nil, []int{7, 7, 7, 7}},
-		{"phi3", nil, []int{7, 7, 7, 7}},
-		{"gemma2", nil, []int{7, 0, 7, 0}},
-	} {
-		keys := maps.Clone(on)
-		maps.Copy(keys, c.more)
-		keys["model_type"] = c.arch
-		cfg, err := ParseConfig(withKeys(keys))
-		require.NoError(t, err, c.arch)
-		require.Equal(t, c.want, cfg.Windows, c.arch)
-	}
 }

@@ -9,6 +9,8 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/lukv/lukv/model/arch"
+	"github.com/lukv/lukv/model/weights"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/lukv"
@@ -19,10 +21,10 @@ import (
 // writeModel writes a small checkpoint and returns its folder.
 func writeModel(t *testing.T, seed uint64) string {
 	dir := t.TempDir()
-	require.NoError(t, os.WriteFile(filepath.Join(dir, configName), []byte(`{"model_type": "llama", "num_hidden_layers": 3,
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"), []byte(`{"model_type": "llama", "num_hidden_layers": 3,
 		"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 16,
 		"vocab_size": 97, "max_position_embeddings": 4096, "eos_token_id": 96}`), 0o600))
-	cfg, err := LoadConfig(dir)
+	cfg, err := arch.Load(dir)
 	require.NoError(t, err)
 	var tensors []safetensors.Named
 	randomWeights(t, cfg, tensor.BF16, seed).Each(func(name string, x tensor.Tensor) {
@@ -49,18 +51,18 @@ func TestWeightsThatBecomeShorter(t *testing.T) {
 		require.NoError(t, s.Prefill(ctx, randomTokens(30, 97, 1)))
 		require.NoError(t, os.Truncate(filepath.Join(dir, "model.safetensors"), 8192))
 
-		require.ErrorIs(t, s.Append(ctx, 1), ErrWeightsChanged)
-		require.ErrorIs(t, s.Prefill(ctx, randomTokens(30, 97, 2)), ErrWeightsChanged)
+		require.ErrorIs(t, s.Append(ctx, 1), weights.ErrChanged)
+		require.ErrorIs(t, s.Prefill(ctx, randomTokens(30, 97, 2)), weights.ErrChanged)
 		require.Equal(t, 30, s.Len())
 		require.NotNil(t, s.Logits(), "what was computed before stays")
 		f, err := s.Fork()
 		require.NoError(t, err)
 		require.NoError(t, f.Close())
 		c := newTestSession(t, m, SessionOptions{Compression: policy})
-		require.ErrorIs(t, c.Prefill(ctx, randomTokens(60, 97, 2)), ErrWeightsChanged)
+		require.ErrorIs(t, c.Prefill(ctx, randomTokens(60, 97, 2)), weights.ErrChanged)
 		require.Zero(t, c.Len())
 		_, err = m.Digest(ctx)
-		require.ErrorIs(t, err, ErrWeightsChanged)
+		require.ErrorIs(t, err, weights.ErrChanged)
 		require.Empty(t, m.ID())
 	}
 }
@@ -116,10 +118,10 @@ func TestDigest(t *testing.T) {
 func TestLogitsThatAreNoNumbers(t *testing.T) {
 	ctx := context.Background()
 	for _, bad := range []float32{float32(math.NaN()), float32(math.Inf(1))} {
-		for want, damage := range map[string]func(w *Weights) tensor.Tensor{
-			"first in the keys of layer 1":   func(w *Weights) tensor.Tensor { return w.Layers[1].K },
-			"first in the values of layer 2": func(w *Weights) tensor.Tensor { return w.Layers[2].V },
-			"behind the attention of the last layer": func(w *Weights) tensor.Tensor {
+		for want, damage := range map[string]func(w *weights.Weights) tensor.Tensor{
+			"first in the keys of layer 1":   func(w *weights.Weights) tensor.Tensor { return w.Layers[1].K },
+			"first in the values of layer 2": func(w *weights.Weights) tensor.Tensor { return w.Layers[2].V },
+			"behind the attention of the last layer": func(w *weights.Weights) tensor.Tensor {
 				return w.Layers[2].Down
 			},
 		} {

@@ -9,6 +9,8 @@ import (
 	"github.com/lukv/lukv/internal/arena"
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/kvcache"
+	"github.com/lukv/lukv/model/arch"
+	"github.com/lukv/lukv/model/weights"
 	"github.com/lukv/lukv/tensor"
 )
 
@@ -19,7 +21,7 @@ import (
 // decoder is one decoder layer with weights as a backend holds them: M is its
 // matrix type, V its vector type. Absent biases and norms are zero values.
 type decoder[M, V any] struct {
-	plan *layerPlan
+	plan *arch.LayerPlan
 
 	attnNorm, mlpNorm         V // [Hidden], before the branches
 	postAttnNorm, postMLPNorm V // [Hidden], after them
@@ -52,9 +54,9 @@ type linear[M, V any] struct {
 
 // newDecoder makes a layer from stored weights. vector and norm, which makes the weights of
 // a norm, are called for absent tensors, too.
-func newDecoder[M, V any](p *layerPlan, l *LayerWeights, matrix func(tensor.Tensor) M, vector, norm func(tensor.Tensor) V) decoder[M, V] {
+func newDecoder[M, V any](p *arch.LayerPlan, l *weights.Layer, matrix func(tensor.Tensor) M, vector, norm func(tensor.Tensor) V) decoder[M, V] {
 	add := actX
-	if !p.addsDirectly() {
+	if !p.AddsDirectly() {
 		add = actBranch
 	}
 	of := func(w, bias tensor.Tensor, dst act) linear[M, V] {
@@ -70,7 +72,7 @@ func newDecoder[M, V any](p *layerPlan, l *LayerWeights, matrix func(tensor.Tens
 		},
 		out: []linear[M, V]{of(l.O, l.OBias, add)},
 	}
-	if p.ffn.experts == 0 {
+	if p.FFN.Experts == 0 {
 		d.down = []linear[M, V]{of(l.Down, l.DownBias, add)}
 		d.gate, d.up, d.gateBias, d.upBias = matrix(l.Gate), matrix(l.Up), vector(l.GateBias), vector(l.UpBias)
 		return d
@@ -79,7 +81,7 @@ func newDecoder[M, V any](p *layerPlan, l *LayerWeights, matrix func(tensor.Tens
 	for _, x := range l.Experts {
 		d.experts = append(d.experts, expert[M]{matrix(x.Gate), matrix(x.Up), matrix(x.Down)})
 	}
-	if p.ffn.shared > 0 {
+	if p.FFN.Shared > 0 {
 		d.sharedMix = matrix(l.SharedMix)
 		d.experts = append(d.experts, expert[M]{matrix(l.Shared.Gate), matrix(l.Shared.Up), matrix(l.Shared.Down)})
 	}
@@ -93,7 +95,7 @@ type backend[M, V any] interface {
 	norm(w V)
 	// multiply computes products of src, adding them to their dst if add is set.
 	multiply(src act, add bool, linears []linear[M, V])
-	// headNorm normalises every head of a in place, fullNorm all heads together.
+	// HeadNorm normalises every head of a in place, FullNorm all heads together.
 	headNorm(a act, w V)
 	fullNorm(a act, w V)
 	// reorder brings the elements of each head of queries and keys into an order.
@@ -105,7 +107,7 @@ type backend[M, V any] interface {
 	attend(at int)
 	// gateUp sets actMLP to the products of actNorm with gate and up, joined as the plan's
 	// activation says.
-	gateUp(p *layerPlan, gate, up M, gateBias, upBias V)
+	gateUp(p *arch.LayerPlan, gate, up M, gateBias, upBias V)
 	// mixture sets actBranch to the weighted sum of the experts that a layer's router
 	// chooses.
 	mixture(l *decoder[M, V])
@@ -122,19 +124,19 @@ type backend[M, V any] interface {
 // stream, is updated, and keys and values are appended to the sessions' caches.
 func forwardLayer[M, V any](b backend[M, V], at int, l *decoder[M, V]) error {
 	p := l.plan
-	direct := p.addsDirectly()
+	direct := p.AddsDirectly()
 	b.norm(l.attnNorm)
 	b.multiply(actNorm, false, l.qkv)
-	switch p.qkNorm {
-	case headNorm:
+	switch p.QKNorm {
+	case arch.HeadNorm:
 		b.headNorm(actQ, l.qNorm)
 		b.headNorm(actK, l.kNorm)
-	case fullNorm:
+	case arch.FullNorm:
 		b.fullNorm(actQ, l.qNorm)
 		b.fullNorm(actK, l.kNorm)
 	}
-	if p.order != nil {
-		b.reorder(p.order)
+	if p.Order != nil {
+		b.reorder(p.Order)
 	}
 	if err := b.queriesReady(at); err != nil {
 		return err
@@ -148,18 +150,18 @@ func forwardLayer[M, V any](b backend[M, V], at int, l *decoder[M, V]) error {
 	}
 	b.multiply(actAttention, direct, l.out)
 	if !direct {
-		b.addBranch(l.postAttnNorm, float32(p.residualScale))
+		b.addBranch(l.postAttnNorm, float32(p.ResidualScale))
 	}
 	b.norm(l.mlpNorm)
-	if p.ffn.experts > 0 {
+	if p.FFN.Experts > 0 {
 		b.mixture(l)
-		b.addBranch(l.postMLPNorm, float32(p.residualScale))
+		b.addBranch(l.postMLPNorm, float32(p.ResidualScale))
 		return nil
 	}
 	b.gateUp(p, l.gate, l.up, l.gateBias, l.upBias)
 	b.multiply(actMLP, direct, l.down)
 	if !direct {
-		b.addBranch(l.postMLPNorm, float32(p.residualScale))
+		b.addBranch(l.postMLPNorm, float32(p.ResidualScale))
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/model/arch"
 	"github.com/lukv/lukv/tensor"
 )
 
@@ -101,7 +102,7 @@ func (d *deviceRun) allocate(s runShape) (err error) {
 		case actLogits:
 			rows = d.logitRows
 		}
-		d.acts[a] = buffer(t, rows, c.columns(act(a)))
+		d.acts[a] = buffer(t, rows, act(a).columns(c))
 	}
 	d.last = buffer(operand, d.logitRows, c.Hidden)
 	d.in = shared(kernels.HostWrites, s.rows, c.Hidden)
@@ -169,7 +170,7 @@ func (st *rotationStage) Run(lo, hi, _ int) {
 		g := &d.spans[i]
 		for row := max(lo, g.row); row < min(hi, g.row+g.n); row++ {
 			t := cosSin[row*n : (row+1)*n]
-			d.m.ropes[0].row(int(d.pos[row]), g.seqLen, t[:n/2], t[n/2:])
+			d.m.ropes[0].Row(int(d.pos[row]), g.seqLen, t[:n/2], t[n/2:])
 		}
 	}
 }
@@ -444,7 +445,7 @@ func (d *deviceRun) wantsWeights(at int) bool {
 	})
 }
 
-func (d *deviceRun) gateUp(_ *layerPlan, gate, up kernels.DeviceMatrix, gateBias, upBias kernels.Buffer) {
+func (d *deviceRun) gateUp(_ *arch.LayerPlan, gate, up kernels.DeviceMatrix, gateBias, upBias kernels.Buffer) {
 	d.e.GateUp(d.act(actMLP), d.act(actNorm), kernels.Linear{W: gate, Bias: gateBias}, kernels.Linear{W: up, Bias: upBias})
 }
 

@@ -5,6 +5,7 @@ import (
 
 	"github.com/lukv/lukv/internal/workers"
 	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/model/arch"
 )
 
 type (
@@ -40,7 +41,7 @@ type hostRun struct {
 	add      bool
 	scale    float32
 	order    []int32
-	ffn      *ffnPlan
+	ffn      *arch.FFNPlan
 	strip    int // weight rows that a worker takes at a time
 	linears  []hostLinear
 	gate, up hostLinear
@@ -112,7 +113,7 @@ func newHostRun(p *pass) *hostRun {
 		attentionTile: kernels.AttentionTokens(c.Heads / c.KVHeads),
 	}
 	p.q = shared[:nq]
-	if slices.ContainsFunc(p.m.plan, func(l layerPlan) bool { return !l.addsDirectly() || l.ffn.experts > 0 }) {
+	if slices.ContainsFunc(p.m.plan, func(l arch.LayerPlan) bool { return !l.AddsDirectly() || l.FFN.Experts > 0 }) {
 		h.branch = make([]float32, n*c.Hidden)
 	}
 	// A run for many rows may also compute few.
@@ -188,7 +189,7 @@ func (st *rotateStage) Run(lo, hi, _ int) {
 		for row := max(lo, g.row); row < min(hi, g.row+g.n); row++ {
 			for i, r := range h.m.ropes {
 				cos, sin := h.rotation(i, row)
-				r.row(int(h.pos[row]), g.seqLen, cos, sin)
+				r.Row(int(h.pos[row]), g.seqLen, cos, sin)
 			}
 		}
 	}
@@ -353,16 +354,16 @@ type ropeStage hostRun
 
 func (st *ropeStage) Run(lo, hi, _ int) {
 	h := (*hostRun)(st)
-	c, rope := h.m.cfg, h.m.plan[h.at].rope
+	c, rope := h.m.cfg, h.m.plan[h.at].Rope
 	d := c.HeadDim
 	for i := range h.spans {
 		g := &h.spans[i]
 		rounded := g.s.attentionInBF16()
 		for i := max(lo, g.row); i < min(hi, g.row+g.n); i++ {
 			q := h.q[i*c.Heads*d : (i+1)*c.Heads*d]
-			if rope != noRope {
+			if rope != arch.NoRope {
 				h.rotate(rope, i, q)
-				if f := h.m.ropes[rope].queryFactor(int(h.pos[i])); f != 1 {
+				if f := h.m.ropes[rope].QueryFactor(int(h.pos[i])); f != 1 {
 					h.m.cpu.Scale(q, f)
 				}
 			}
@@ -401,8 +402,8 @@ func (st *appendStage) Run(lo, hi, _ int) {
 	}
 }
 
-func (h *hostRun) gateUp(p *layerPlan, gate, up kernels.Matrix, gateBias, upBias []float32) {
-	h.src, h.ffn = &h.narrow, &p.ffn
+func (h *hostRun) gateUp(p *arch.LayerPlan, gate, up kernels.Matrix, gateBias, upBias []float32) {
+	h.src, h.ffn = &h.narrow, &p.FFN
 	h.gate, h.up = hostLinear{w: gate, bias: gateBias}, hostLinear{w: up, bias: upBias}
 	h.share(gate.Rows, gate.Cols, (*gateUpStage)(h))
 }
@@ -418,7 +419,7 @@ func (st *gateUpStage) Run(lo, hi, worker int) {
 		g, u := w.strip[0][:h.rows*cols], w.strip[1][:h.rows*cols]
 		h.matMul(g, cols, &h.gate, lo, end)
 		h.matMul(u, cols, &h.up, lo, end)
-		h.gated(h.ffn.activation, g, g, u)
+		h.gated(h.ffn.Activation, g, g, u)
 		for i := range h.rows {
 			h.m.cpu.SetOperand(&h.inner, i, lo, g[i*cols:(i+1)*cols])
 		}
@@ -433,7 +434,7 @@ func (h *hostRun) project(dst, x []float32, n int) {
 	h.rows, h.x, h.dst = n, x, dst
 	h.norm(h.m.norm)
 	h.multiply(actNorm, false, h.m.head)
-	if h.m.cfg.scalars.finish() {
+	if h.m.cfg.Scalars.ChangesLogits() {
 		h.each(n, 1, (*finishStage)(h))
 	}
 	h.rows, h.x, h.dst = rows, stream, nil

@@ -121,9 +121,9 @@ func (h *hostRun) attentionArgs(it *attentionItem, tile []float32) kernels.Atten
 		Q: h.q[first*stride+col : (first+it.n-1)*stride+col+width], Stride: stride,
 		N: it.n, Group: group,
 		End:    g.s.slots(h.at, it.head) - g.n + it.from + 1,
-		Window: h.m.plan[h.at].window,
-		Scale:  h.m.plan[h.at].attentionScale(),
-		Cap:    h.m.plan[h.at].attentionCap(),
+		Window: h.m.plan[h.at].Window,
+		Scale:  h.m.plan[h.at].AttentionScale(),
+		Cap:    h.m.plan[h.at].AttentionCap(),
 		KV:     g.s.view(h.at, it.head),
 		BF16:   g.s.attentionInBF16(),
 	}

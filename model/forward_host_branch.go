@@ -1,5 +1,7 @@
 package model
 
+import "github.com/lukv/lukv/model/arch"
+
 // Operations of layers that differ from Llama's.
 
 func (h *hostRun) fullNorm(a act, w []float32) {
@@ -68,8 +70,8 @@ func (st *addBranchStage) Run(lo, hi, worker int) {
 }
 
 // gated sets dst to the activation of gate times up.
-func (h *hostRun) gated(a activation, dst, gate, up []float32) {
-	if a == geluTanh {
+func (h *hostRun) gated(a arch.Activation, dst, gate, up []float32) {
+	if a == arch.GELUTanh {
 		h.m.cpu.GeGLU(dst, gate, up)
 	} else {
 		h.m.cpu.SwiGLU(dst, gate, up)
@@ -78,10 +80,10 @@ func (h *hostRun) gated(a activation, dst, gate, up []float32) {
 
 // finishLogits applies the model's scale and cap to products of the head.
 func (m *Model) finishLogits(x []float32) {
-	if s := m.cfg.scalars.logitScale; s != 0 {
+	if s := m.cfg.Scalars.LogitScale; s != 0 {
 		m.cpu.Scale(x, float32(s))
 	}
-	if c := m.cfg.scalars.logitCap; c != 0 {
+	if c := m.cfg.Scalars.LogitCap; c != 0 {
 		m.cpu.SoftCap(x, float32(c))
 	}
 }

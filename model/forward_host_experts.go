@@ -46,16 +46,16 @@ func (x *mixture) bytes() int {
 func newMixture(m *Model, n int) *mixture {
 	experts, chosen, units, width := 0, 0, 0, 0
 	for i := range m.plan {
-		p := &m.plan[i].ffn
-		if p.experts == 0 {
+		p := &m.plan[i].FFN
+		if p.Experts == 0 {
 			continue
 		}
-		of := p.chosen
-		if p.shared > 0 {
+		of := p.Chosen
+		if p.Shared > 0 {
 			of++
 		}
-		experts, chosen, units = max(experts, p.experts), max(chosen, p.chosen), max(units, of)
-		width = max(width, p.width, p.shared)
+		experts, chosen, units = max(experts, p.Experts), max(chosen, p.Chosen), max(units, of)
+		width = max(width, p.Width, p.Shared)
 	}
 	if experts == 0 {
 		return nil
@@ -112,11 +112,11 @@ type routeStage hostRun
 
 func (st *routeStage) Run(lo, hi, _ int) {
 	h := (*hostRun)(st)
-	x, p := h.experts, &h.experts.l.plan.ffn
+	x, p := h.experts, &h.experts.l.plan.FFN
 	for i := lo; i < hi; i++ {
-		kernels.Route(x.chosen[i*p.chosen:(i+1)*p.chosen], x.weights[i*p.chosen:(i+1)*p.chosen],
-			x.logits[i*p.experts:(i+1)*p.experts], p.normalise)
-		if p.shared > 0 {
+		kernels.Route(x.chosen[i*p.Chosen:(i+1)*p.Chosen], x.weights[i*p.Chosen:(i+1)*p.Chosen],
+			x.logits[i*p.Experts:(i+1)*p.Experts], p.Normalise)
+		if p.Shared > 0 {
 			src := h.narrow.From(x.first + i)
 			h.m.cpu.Multiply(x.mix[i:i+1], 1, &src, 1, &x.l.sharedMix, 0, 1)
 			x.mix[i] = 1 / (1 + kernels.Exp(-x.mix[i]))
@@ -129,15 +129,15 @@ func (x *mixture) assigned() int { return x.starts[len(x.l.experts)] }
 
 // assign sorts the assignments by expert, and those of an expert by row.
 func (x *mixture) assign() {
-	p := &x.l.plan.ffn
+	p := &x.l.plan.FFN
 	starts := x.starts[:len(x.l.experts)+1]
 	clear(starts)
-	chosen := x.chosen[:x.rows*p.chosen]
+	chosen := x.chosen[:x.rows*p.Chosen]
 	for _, e := range chosen {
 		starts[e+1]++
 	}
-	if p.shared > 0 {
-		starts[p.experts+1] = x.rows
+	if p.Shared > 0 {
+		starts[p.Experts+1] = x.rows
 	}
 	x.most = 0
 	for e := range x.l.experts {
@@ -151,11 +151,11 @@ func (x *mixture) assign() {
 		starts[e]++
 	}
 	for i, e := range chosen {
-		place(int(e), i/p.chosen, x.weights[i])
+		place(int(e), i/p.Chosen, x.weights[i])
 	}
-	if p.shared > 0 {
+	if p.Shared > 0 {
 		for i := range x.rows {
-			place(p.experts, i, x.mix[i])
+			place(p.Experts, i, x.mix[i])
 		}
 	}
 	copy(starts[1:], starts[:len(starts)-1])
@@ -197,7 +197,7 @@ func (st *expertsInStage) Run(lo, hi, worker int) {
 			gate, up := of.gate.Slice(from, of.gate.Rows), of.up.Slice(from, of.up.Rows)
 			h.m.cpu.Multiply(g, cols, &src, n, &gate, 0, cols)
 			h.m.cpu.Multiply(u, cols, &src, n, &up, 0, cols)
-			h.gated(x.l.plan.ffn.activation, g, g, u)
+			h.gated(x.l.plan.FFN.Activation, g, g, u)
 			for i := range n {
 				h.m.cpu.SetOperand(&x.inner, first+i, from, g[i*cols:(i+1)*cols])
 			}
@@ -211,11 +211,11 @@ type roundExpertsStage hostRun
 
 func (st *roundExpertsStage) Run(lo, hi, _ int) {
 	h := (*hostRun)(st)
-	x, p := h.experts, &h.experts.l.plan.ffn
+	x, p := h.experts, &h.experts.l.plan.FFN
 	for i := lo; i < hi; i++ {
-		width := p.width
-		if i >= x.starts[p.experts] {
-			width = p.shared
+		width := p.Width
+		if i >= x.starts[p.Experts] {
+			width = p.Shared
 		}
 		h.m.cpu.RoundOperand(&x.inner, i, width)
 	}

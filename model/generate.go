@@ -5,21 +5,16 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+
+	"github.com/lukv/lukv/model/drafting"
+	"github.com/lukv/lukv/model/sampling"
 )
 
+// Sampling says how tokens are chosen and when generation ends; see [sampling.Options].
+type Sampling = sampling.Options
+
 // Token is one generated token.
-type Token struct {
-	ID int32
-
-	// LogProb is the natural log-probability under the model's own distribution,
-	// before penalties and temperature, if Sampling.LogProbs or TopLogProbs asks
-	// for it.
-	LogProb float64
-
-	// Top holds the most likely tokens, if Sampling.TopLogProbs asks for them.
-	// It is valid until the next token.
-	Top []TokenProb
-}
+type Token = sampling.Token
 
 // FinishReason says why a generation ended.
 type FinishReason string
@@ -98,9 +93,11 @@ func (s *Session) startGenerating(ctx context.Context, o *Sampling) error {
 		return ErrNoLogits
 	}
 	if s.sampler == nil {
-		s.sampler = &Sampler{cpu: s.m.cpu, vocab: s.m.cfg.Vocab}
-	}
-	if err := s.sampler.begin(*o, 0); err != nil {
+		var err error
+		if s.sampler, err = s.m.NewSampler(*o, 0); err != nil {
+			return err
+		}
+	} else if err := s.sampler.Reset(*o, 0); err != nil {
 		return err
 	}
 	s.sampler.Start(s.tokens)
@@ -157,5 +154,21 @@ func (s *Session) feedPending(ctx context.Context) error {
 	if s.follow(s.pending[0]) {
 		return nil
 	}
-	return s.append(ctx, s.pending[0], mostDrafts)
+	return s.append(ctx, s.pending[0], drafting.MostDrafts)
+}
+
+// NewSampler returns the sampler for answer number choice to a request.
+func (m *Model) NewSampler(o Sampling, choice int) (*sampling.Sampler, error) {
+	return sampling.New(m.cpu, m.cfg.Vocab, o, choice)
+}
+
+// DefaultSampling returns the settings that the checkpoint recommends in its
+// generation_config.json: greedy where it does not ask for sampling.
+func (m *Model) DefaultSampling() Sampling {
+	g := m.cfg.Generation
+	s := Sampling{RepetitionPenalty: g.RepetitionPenalty, MaxTokens: g.MaxNewTokens}
+	if g.DoSample {
+		s.Temperature, s.TopK, s.TopP, s.MinP = g.Temperature, g.TopK, g.TopP, g.MinP
+	}
+	return s
 }

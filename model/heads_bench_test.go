@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/lukv/lukv/model/arch"
 	"github.com/lukv/lukv/tensor"
 )
 
@@ -18,7 +19,7 @@ import (
 func BenchmarkFewHeads(b *testing.B) {
 	const depth = 16384
 	for _, heads := range []int{1, 2, 3, 4, 6} {
-		cfg, err := ShapeConfig("150m")
+		cfg, err := arch.ShapeConfig("150m")
 		if err != nil {
 			b.Fatal(err)
 		}

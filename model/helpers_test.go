@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lukv/lukv/model/arch"
+	"github.com/lukv/lukv/model/weights"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/lukv"
@@ -51,9 +53,9 @@ func (s testShape) open(t testing.TB, opts ...Option) *Model {
 }
 
 // randomWeights makes weights for a configuration.
-func randomWeights(t testing.TB, cfg *Config, typ tensor.Type, seed uint64) *Weights {
+func randomWeights(t testing.TB, cfg *Config, typ tensor.Type, seed uint64) *weights.Weights {
 	t.Helper()
-	w, err := RandomWeights(t.Context(), cfg, typ, seed)
+	w, err := weights.Random(t.Context(), cfg, typ, seed)
 	require.NoError(t, err)
 	return w
 }
@@ -61,7 +63,7 @@ func randomWeights(t testing.TB, cfg *Config, typ tensor.Type, seed uint64) *Wei
 func (s testShape) config() *Config {
 	cfg := &Config{
 		Arch: "llama", Layers: s.layers, Hidden: s.hidden, Intermediate: s.ffn, Heads: s.heads, KVHeads: s.kv,
-		HeadDim: s.dim, Vocab: 97, MaxPositions: 1 << 20, NormEps: 1e-5, Rope: RopeConfig{Theta: 10000},
+		HeadDim: s.dim, Vocab: 97, MaxPositions: 1 << 20, NormEps: 1e-5, Rope: arch.RopeConfig{Theta: 10000},
 		QKVBias: s.biases, OutBias: s.biases, MLPBias: s.biases, QKNorm: s.qkNorm,
 		Windows: make([]int, s.layers), EOS: []int{96}, Type: s.weights,
 	}

@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/lukv/lukv/model/arch"
+	"github.com/lukv/lukv/model/weights"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/internal/testctx"
@@ -95,7 +97,7 @@ func newHistory(t *testing.T, seed uint64) *history {
 	cfg := &Config{
 		Arch: []string{"llama", "mistral", "qwen2", "qwen3"}[rng.IntN(4)], Layers: 1 + rng.IntN(4), Hidden: 16 * (1 + rng.IntN(8)),
 		Intermediate: 16 * (1 + rng.IntN(12)), Heads: heads * group, KVHeads: heads, HeadDim: []int{8, 16, 32, 64}[rng.IntN(4)],
-		Vocab: 50 + rng.IntN(200), MaxPositions: 4096, NormEps: 1e-5, Rope: RopeConfig{Theta: 10000},
+		Vocab: 50 + rng.IntN(200), MaxPositions: 4096, NormEps: 1e-5, Rope: arch.RopeConfig{Theta: 10000},
 		QKVBias: rng.IntN(2) == 0, QKNorm: rng.IntN(3) == 0, TiedEmbeddings: rng.IntN(2) == 0, BOS: []int{1}, EOS: []int{2},
 	}
 	cfg.Windows = make([]int, cfg.Layers)
@@ -104,7 +106,7 @@ func newHistory(t *testing.T, seed uint64) *history {
 			cfg.Windows[i] = rng.IntN(2) * (5 + rng.IntN(200))
 		}
 	}
-	weights, err := RandomWeights(context.Background(), cfg, []tensor.Type{tensor.F32, tensor.F16, tensor.BF16}[rng.IntN(3)], seed)
+	weights, err := weights.Random(context.Background(), cfg, []tensor.Type{tensor.F32, tensor.F16, tensor.BF16}[rng.IntN(3)], seed)
 	require.NoError(t, err)
 	h := &history{t: t, rng: rng, cfg: cfg, faults: map[string]int{}}
 	var policy *lukv.Policy

@@ -14,53 +14,6 @@ import (
 	"github.com/lukv/lukv/lukv"
 )
 
-// TestLookupFind: what is found is what followed the longest earlier occurrence of
-// the end of the sequence, as found by looking at every place.
-func TestLookupFind(t *testing.T) {
-	rng := rand.New(rand.NewPCG(1, 2))
-	for range 300 {
-		seq := make([]int32, 2+rng.IntN(60))
-		for i := range seq {
-			seq[i] = int32(rng.IntN(3))
-		}
-		end := len(seq) - 1 // the last is not fed yet
-		l := &lookup{}
-		for n := 0; n <= end; n = min(end, n+1+rng.IntN(9)) { // it may learn in any pieces
-			l.learn(seq[:n])
-			if n == end {
-				break
-			}
-		}
-		got := l.find(nil, seq[:end], seq[end], 4)
-		best, longest := -1, 1
-		for p := end - 1; p >= 1; p-- {
-			k := 0
-			for k < longestMatch && k <= p && seq[p-k] == seq[end-k] {
-				k++
-			}
-			if k > longest {
-				best, longest = p, k
-			}
-		}
-		var want []int32
-		if best >= 0 {
-			more := slices.Clone(seq)
-			for i := range min(4, longest) {
-				want = append(want, more[best+1+i])
-				more = append(more, want[i])
-			}
-		}
-		require.Equal(t, want, got, "%v", seq)
-	}
-	l := &lookup{}
-	require.Empty(t, l.find(nil, nil, 1, 4))
-	l.learn([]int32{1, 2, 3, 1})
-	require.Equal(t, []int32{3, 1}, l.find(nil, []int32{1, 2, 3, 1}, 2, 4), "no more than the match is long")
-	l.forget()
-	l.learn([]int32{5, 6})
-	require.Empty(t, l.find(nil, []int32{5, 6}, 2, 4))
-}
-
 // quoting returns a prompt that a random model with little to say continues in circles.
 func quoting(n int, vocab int, seed uint64) []int32 {
 	piece := randomTokens(7, vocab, seed)
@@ -274,7 +227,7 @@ func TestLookupDrawsBack(t *testing.T) {
 			s.Follow(96) // never
 		}
 	}
-	require.LessOrEqual(t, float64(s.Stats().Drafted), creditStart+creditToken*float64(3*n))
+	require.LessOrEqual(t, float64(s.Stats().Drafted), 4+0.08*float64(3*n), "what it starts with and earns by tokens")
 	require.Greater(t, s.Stats().Drafted, 10, "it goes on trying")
 	require.Zero(t, s.Stats().Accepted)
 }

@@ -3,6 +3,8 @@ package model
 import (
 	"context"
 	"fmt"
+
+	"github.com/lukv/lukv/model/sampling"
 )
 
 // lossSweep accompanies a layer-by-layer prefill with the passages of a sweep: when a layer
@@ -113,7 +115,7 @@ func (w *lossSweep) finish(ctx context.Context, r *run, x *stream) (*LossProbe, 
 		c := &w.p.passages[i]
 		err := each(x, c.from+lossRead-1-start, c.to-1-start, func(row int, logits []float32) {
 			t := start + row + 1
-			readings[t] = LogProb(logits, w.p.tokens[t])
+			readings[t] = sampling.LogProb(logits, w.p.tokens[t])
 		})
 		if err == nil {
 			err = each(w.streams[i], len(w.p.frame)+lossRead-1, len(w.streams[i].tokens), func(row int, logits []float32) {

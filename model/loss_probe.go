@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/lukv/lukv/model/sampling"
 	"github.com/lukv/lukv/tokenizer"
 )
 
@@ -244,7 +245,7 @@ func newRecall(p *LossProbe) *recall {
 
 func (r *recall) row(i, at int, logits []float32) {
 	t := r.p.tokens[r.p.passages[i].from+at]
-	r.right[i][at], r.logp[i][at] = mostLikely(logits) == t, LogProb(logits, t)
+	r.right[i][at], r.logp[i][at] = mostLikely(logits) == t, sampling.LogProb(logits, t)
 }
 
 // mostLikely returns the token with the largest logit, the lowest among equals.

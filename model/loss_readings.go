@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math"
 	"slices"
+
+	"github.com/lukv/lukv/model/sampling"
 )
 
 // A session with SessionOptions.ProbeLoss keeps ln p of every token of a prefill given the
@@ -27,7 +29,7 @@ func (f *feeding) startReadings() {
 		s.readings = append(s.readings, noReading)
 	}
 	if s.hasLogits && f.skip == 0 {
-		s.readings[s.pos] = LogProb(s.logits, f.tokens[0])
+		s.readings[s.pos] = sampling.LogProb(s.logits, f.tokens[0])
 	}
 }
 
@@ -38,7 +40,7 @@ func (f *feeding) read(first, n int, logits []float32) {
 	}
 	s, vocab := f.s, f.s.m.cfg.Vocab
 	s.m.Parallel(min(n, len(f.tokens)-1-first), func(i int) {
-		s.readings[f.start+first+i+1] = LogProb(logits[i*vocab:(i+1)*vocab], f.tokens[first+i+1])
+		s.readings[f.start+first+i+1] = sampling.LogProb(logits[i*vocab:(i+1)*vocab], f.tokens[first+i+1])
 	})
 }
 

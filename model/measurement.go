@@ -71,7 +71,7 @@ func (ob *Observation) Measure(ctx context.Context) (*Measurement, error) {
 			return nil, fmt.Errorf("measure: %w", err)
 		}
 		errs := make([]error, c.Heads)
-		err := m.reading(func() error {
+		err := m.weights.Reading(func() error {
 			m.Parallel(c.Heads, func(g int) { errs[g] = ob.valueNorms(o, at, g) })
 			return nil
 		})

@@ -94,7 +94,7 @@ func (s *Session) takeTokens(n int) error {
 	if s.m.memory == nil {
 		return nil
 	}
-	need := 4*int64(s.m.cfg.Vocab+len(s.tokens)+n+len(s.ahead.room)) + s.lookup.bytes()
+	need := 4*int64(s.m.cfg.Vocab+len(s.tokens)+n+len(s.ahead.room)) + s.lookup.Bytes()
 	if s.opts.ProbeLoss != nil {
 		need += 8 * int64(len(s.tokens)+n)
 	}

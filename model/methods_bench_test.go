@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model/arch"
 	"github.com/lukv/lukv/tensor"
 	"github.com/lukv/lukv/tokenizer"
 )
@@ -33,7 +34,7 @@ var (
 //
 //	go test ./model -run '^$' -bench Methods -benchtime 1x -methods.tokens 16384
 func BenchmarkMethods(b *testing.B) {
-	cfg, err := ShapeConfig("150m")
+	cfg, err := arch.ShapeConfig("150m")
 	if err != nil {
 		b.Fatal(err)
 	}

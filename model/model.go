@@ -11,10 +11,11 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/lukv/lukv/internal/inputfile"
 	"github.com/lukv/lukv/internal/workers"
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/kvcache"
+	"github.com/lukv/lukv/model/arch"
+	"github.com/lukv/lukv/model/weights"
 	"github.com/lukv/lukv/tensor"
 	"github.com/lukv/lukv/tokenizer"
 )
@@ -23,13 +24,13 @@ import (
 // sessions is used by one goroutine at a time.
 type Model struct {
 	cfg       *Config
-	plan      []layerPlan // of every layer
-	weights   *Weights
+	plan      []arch.LayerPlan // of every layer
+	weights   *weights.Weights
 	precision Precision
 	cpu       kernels.CPU
 	pool      *workers.Pool
-	ropes     []*rope // that layers' plans name
-	still     *rope   // of layers without one
+	ropes     []*arch.Rope // that layers' plans name
+	still     *arch.Rope   // of layers without one
 	log       *slog.Logger
 	identity  func() string // see ID; for callers that keep the model from closing
 	source    fs.FS         // the checkpoint folder, nil for models made in memory
@@ -65,76 +66,19 @@ type Model struct {
 	tokErr  error
 }
 
-// Open loads the checkpoint in folder dir: config.json, safetensors weights
-// (mapped, not copied) and, when first asked for, the tokenizer; or the model in the GGUF
-// file dir (the first, if there are several), which must end in ".gguf". Everything is
-// checked against the config before Open returns. The caller closes the model.
-//
-// Errors: ErrUnsupported for an architecture this package does not know; a
-// descriptive error for anything missing, misshapen or malformed; see WithDevice
-// for those of devices. ctx cancels copying weights to a device.
-func Open(ctx context.Context, dir string, opts ...Option) (*Model, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, fmt.Errorf("open model %s: %w", dir, err)
-	}
-	if IsGGUF(dir) {
-		return openGGUF(ctx, dir, opts)
-	}
-	cfg, err := LoadConfig(dir)
-	if err != nil {
-		return nil, fmt.Errorf("open model: %w", err)
-	}
-	w, err := LoadWeights(dir, cfg)
-	if err != nil {
-		return nil, fmt.Errorf("open model: %w", err)
-	}
-	w.readAhead()
-	return open(ctx, inputfile.Dir(dir), cfg, w, opts)
-}
-
-// open makes the model of a checkpoint that has been loaded.
-func open(ctx context.Context, source fs.FS, cfg *Config, w *Weights, opts []Option) (*Model, error) {
-	m, err := newModel(ctx, cfg, w, opts)
-	if err != nil {
-		w.Close()
-		return nil, fmt.Errorf("open model: %w", err)
-	}
-	m.source = source
-	if len(m.eos) == 0 { // some checkpoints name it in tokenizer_config.json alone
-		if tok, err := m.Tokenizer(); err == nil && tok.EOS() >= 0 && int(tok.EOS()) < cfg.Vocab {
-			m.eos = []int32{tok.EOS()}
-		}
-	}
-	return m, nil
-}
-
-// OpenFS is Open for a checkpoint in a file system, such as an embedded one.
-// Weights are read into memory.
-func OpenFS(ctx context.Context, fsys fs.FS, opts ...Option) (*Model, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, fmt.Errorf("open model: %w", err)
-	}
-	cfg, err := loadConfigFS(fsys)
-	if err != nil {
-		return nil, fmt.Errorf("open model: %w", err)
-	}
-	w, err := loadWeightsFS(fsys, cfg)
-	if err != nil {
-		return nil, fmt.Errorf("open model: %w", err)
-	}
-	return open(ctx, fsys, cfg, w, opts)
-}
+// Config describes the network of a checkpoint.
+type Config = arch.Config
 
 // New returns a model over weights that have been checked against cfg, as
-// LoadWeights and RandomWeights do. On success the model owns w.
-func New(cfg *Config, w *Weights, opts ...Option) (*Model, error) {
+// Load and Random do. On success the model owns w.
+func New(cfg *Config, w *weights.Weights, opts ...Option) (*Model, error) {
 	return newModel(context.Background(), cfg, w, opts)
 }
 
 // maxThreads bounds the threads of a model, each of which has memory of its own.
 const maxThreads = 1024
 
-func newModel(ctx context.Context, cfg *Config, w *Weights, opts []Option) (*Model, error) {
+func newModel(ctx context.Context, cfg *Config, w *weights.Weights, opts []Option) (*Model, error) {
 	o := options{precision: PrecisionAuto}
 	for _, f := range opts {
 		f(&o)
@@ -157,24 +101,24 @@ func newModel(ctx context.Context, cfg *Config, w *Weights, opts []Option) (*Mod
 	}
 	switch o.precision {
 	case PrecisionAuto, "":
-		o.precision = w.precision()
+		o.precision = autoPrecision(w)
 	case PrecisionBF16, PrecisionInt8, PrecisionF32:
 	default:
 		return nil, fmt.Errorf("precision: found %q, expected auto, bf16, int8 or f32", o.precision)
 	}
-	ropes, err := newRopes(cfg)
+	ropes, err := arch.NewRopes(cfg)
 	if err != nil {
 		return nil, err
 	}
 	m := &Model{
-		cfg: cfg, plan: slices.Clone(cfg.layerPlans()), weights: w, precision: o.precision, cpu: *o.cpu,
-		ropes: ropes, still: &rope{headDim: cfg.HeadDim, freq: make([]float64, cfg.HeadDim/2), factor: 1}, log: o.logger, digests: o.digests,
+		cfg: cfg, plan: slices.Clone(cfg.Plans()), weights: w, precision: o.precision, cpu: *o.cpu,
+		ropes: ropes, still: arch.NoRotation(cfg.HeadDim), log: o.logger, digests: o.digests,
 		embed: matrix(w.Embed),
 		head:  []hostLinear{{w: matrix(w.Head), dst: actLogits}}, wide: findLargeBiases(w.Layers),
 		layers: make([]hostDecoder, cfg.Layers),
 	}
 	m.identity = sync.OnceValue(func() (id string) {
-		_ = m.reading(func() error { id = identity(cfg, w); return nil }) // "" if the weights changed
+		_ = m.weights.Reading(func() error { id = w.Identity(cfg); return nil }) // "" if the weights changed
 		return id
 	})
 	for _, t := range cfg.EOS {
@@ -199,46 +143,57 @@ func newModel(ctx context.Context, cfg *Config, w *Weights, opts []Option) (*Mod
 }
 
 // makeLayers makes the processor's form of all layers from stored weights.
-func (m *Model) makeLayers(w *Weights) {
+func (m *Model) makeLayers(w *weights.Weights) {
 	forms := m.precision.forms()
 	narrow := func(t tensor.Tensor) { m.narrowForms |= kernels.FormFor(t.Type, forms) }
 	inner := func(t tensor.Tensor) { m.innerForms |= kernels.FormFor(t.Type, forms) }
-	unit := func(x *expertWeights) {
+	unit := func(x *weights.Expert) {
 		narrow(x.Gate)
 		narrow(x.Up)
 		inner(x.Down)
 	}
-	m.embedScale = m.cfg.scalars.embeddingScale(w.Embed.Type)
+	m.embedScale = m.cfg.Scalars.EmbeddingScale(w.Embed.Type)
 	m.norm = m.normWeights(w.Norm)
 	narrow(w.Head)
 	for i := range m.layers {
 		l, p := &w.Layers[i], &m.plan[i]
-		if p.rope != noRope && p.order == nil {
-			p.order = m.ropes[p.rope].order()
+		if p.Rope != arch.NoRope && p.Order == nil {
+			p.Order = m.ropes[p.Rope].Order()
 		}
 		m.layers[i] = newDecoder(p, l, matrix, vector, m.normWeights)
 		for _, t := range []tensor.Tensor{l.Q, l.K, l.V, l.O} {
 			narrow(t)
 		}
-		if p.ffn.experts == 0 {
-			unit(&expertWeights{l.Gate, l.Up, l.Down})
+		if p.FFN.Experts == 0 {
+			unit(&weights.Expert{Gate: l.Gate, Up: l.Up, Down: l.Down})
 			continue
 		}
 		narrow(l.Router)
 		for x := range l.Experts {
 			unit(&l.Experts[x])
 		}
-		if p.ffn.shared > 0 {
+		if p.FFN.Shared > 0 {
 			narrow(l.SharedMix)
 			unit(&l.Shared)
 		}
 	}
 }
 
+// ropeOf returns the rotation of a layer. Without one it turns nothing.
+func (m *Model) ropeOf(at int) *arch.Rope {
+	if i := m.plan[at].Rope; i != arch.NoRope {
+		return m.ropes[i]
+	}
+	return m.still
+}
+
+// dynamicRope reports whether a rotation depends on the length of the sequence.
+func (m *Model) dynamicRope() bool { return slices.ContainsFunc(m.ropes, (*arch.Rope).Dynamic) }
+
 // normWeights widens the weights of a norm, nil if t is absent.
 func (m *Model) normWeights(t tensor.Tensor) []float32 {
 	w := vector(t)
-	if offset := m.cfg.scalars.normOffset; offset != 0 {
+	if offset := m.cfg.Scalars.NormOffset; offset != 0 {
 		w = slices.Clone(w)
 		for i := range w {
 			w[i] += offset
@@ -272,25 +227,25 @@ func (m *Model) Threads() int { return m.pool.Threads() }
 func (m *Model) CPU() kernels.CPU { return m.cpu }
 
 // Weights returns the tensors of the model, valid until Close. They must not be changed.
-func (m *Model) Weights() *Weights { return m.weights }
+func (m *Model) Weights() *weights.Weights { return m.weights }
 
 // WeightBytes returns the bytes of all weights the model uses.
-func (m *Model) WeightBytes() int64 { return m.weights.bytes() }
+func (m *Model) WeightBytes() int64 { return m.weights.Bytes() }
 
 // StepBytes returns the bytes of weights that a pass over n rows reads at most. It leaves
 // out an embedding that is not also the head, as only single rows of it are read, and of a
 // mixture of experts those that no row can have chosen.
 func (m *Model) StepBytes(n int) int64 {
-	w, plans := m.weights, m.cfg.layerPlans()
-	bytes := w.bytes()
-	if !w.tied() {
+	w, plans := m.weights, m.cfg.Plans()
+	bytes := w.Bytes()
+	if !w.Tied() {
 		bytes -= int64(len(w.Embed.Data))
 	}
 	for at := range w.Layers {
 		all := int64(0)
-		w.Layers[at].eachExpert(func(_ tensorRole, _ int, t *tensor.Tensor) { all += int64(len(t.Data)) })
-		if f := &plans[at].ffn; f.experts > 0 {
-			bytes -= all - all*int64(min(f.experts, n*f.chosen))/int64(f.experts)
+		w.Layers[at].EachExpert(func(_ arch.Role, _ int, t *tensor.Tensor) { all += int64(len(t.Data)) })
+		if f := &plans[at].FFN; f.Experts > 0 {
+			bytes -= all - all*int64(min(f.Experts, n*f.Chosen))/int64(f.Experts)
 		}
 	}
 	return bytes

@@ -4,6 +4,8 @@ import (
 	"log/slog"
 
 	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/model/weights"
+	"github.com/lukv/lukv/tensor"
 )
 
 // Precision says how activations enter products with weights of bf16 and of blocks of
@@ -25,6 +27,20 @@ const (
 	// PrecisionF32 leaves activations as they are.
 	PrecisionF32 Precision = "f32"
 )
+
+// autoPrecision returns what PrecisionAuto stands for with weights w.
+func autoPrecision(w *weights.Weights) Precision {
+	p := PrecisionF32
+	if w.Layers[0].Q.Type == tensor.BF16 {
+		p = PrecisionBF16
+	}
+	w.Each(func(_ string, t tensor.Tensor) {
+		if t.Type.Quantised() {
+			p = PrecisionInt8
+		}
+	})
+	return p
+}
 
 // forms returns the forms of activations that products may read.
 func (p Precision) forms() kernels.Forms {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/model/sampling"
 )
 
 // Part is what one session does in a pass: it takes its next token, or with
@@ -21,7 +22,7 @@ type Part struct {
 	Session *Session
 	Token   int32
 	Drafts  int
-	Sampler *Sampler
+	Sampler *sampling.Sampler
 	Prefill *Prefilling
 	N       int
 }
@@ -370,7 +371,7 @@ func undoParts(err error, parts []part) error {
 // compute runs the parts of a run and leaves the wanted logits in batch.
 func (r *run) compute(ctx context.Context) (err error) {
 	was := debug.SetPanicOnFault(true)
-	defer func() { r.m.endReading(was, recover(), &err) }()
+	defer func() { r.m.weights.EndReading(was, recover(), &err) }()
 	if err := r.computeParts(ctx); err != nil {
 		return err
 	}

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/lukv/lukv/model/arch"
+	"github.com/lukv/lukv/model/weights"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/internal/testnum"
@@ -21,8 +23,8 @@ import (
 // what is multiplied with them or with bf16 weights.
 type exactModel struct {
 	cfg  *Config
-	rope *rope
-	w    *Weights
+	rope *arch.Rope
+	w    *weights.Weights
 	bf16 bool
 
 	// saw, if not nil, is shown a layer's rotated queries, [Heads*HeadDim], of the
@@ -38,14 +40,14 @@ type exactModel struct {
 }
 
 func newExactModel(t testing.TB, path string, bf16 bool) *exactModel {
-	cfg, err := LoadConfig(path)
+	cfg, err := arch.Load(path)
 	require.NoError(t, err)
-	rope, err := newRope(cfg)
+	ropes, err := arch.NewRopes(cfg)
 	require.NoError(t, err)
-	w, err := LoadWeights(path, cfg)
+	w, err := weights.Load(path, cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() { w.Close() })
-	e := &exactModel{cfg: cfg, rope: rope, w: w, bf16: bf16, mats: map[*byte][]float64{}}
+	e := &exactModel{cfg: cfg, rope: ropes[0], w: w, bf16: bf16, mats: map[*byte][]float64{}}
 	e.reset()
 	return e
 }
@@ -118,9 +120,9 @@ func (e *exactModel) norm(x []float64, w tensor.Tensor) []float64 {
 // rotate turns the heads of x, for a token at pos of a sequence of seqLen.
 func (e *exactModel) rotate(x []float64, pos, seqLen int) {
 	half := e.cfg.HeadDim / 2
-	for i, f := range e.rope.invFreq(seqLen) {
+	for i, f := range e.rope.InvFreq(seqLen) {
 		sin, cos := math.Sincos(float64(pos) * f)
-		sin, cos = sin*e.rope.attentionFactor(), cos*e.rope.attentionFactor()
+		sin, cos = sin*e.rope.AttentionFactor(), cos*e.rope.AttentionFactor()
 		for from := 0; from < len(x); from += 2 * half {
 			a, b := x[from+i], x[from+i+half]
 			x[from+i], x[from+i+half] = a*cos-b*sin, b*cos+a*sin

@@ -383,11 +383,11 @@ func (f *feeding) units(ctx context.Context, n int) error {
 	s, m := f.s, f.s.m
 	var err error
 	if f.r == nil {
-		if err = m.reading(func() error { return f.refill(ctx) }); err != nil {
+		if err = m.weights.Reading(func() error { return f.refill(ctx) }); err != nil {
 			return f.rollBack(err)
 		}
 		if f.r, err = m.runs.get(min(len(f.tokens), s.opts.ChunkTokens), 1, s.page()); err == nil {
-			err = m.reading(func() (err error) {
+			err = m.weights.Reading(func() (err error) {
 				if f.x, err = f.r.newStream(f.tokens); err != nil {
 					return err
 				}
@@ -396,7 +396,7 @@ func (f *feeding) units(ctx context.Context, n int) error {
 		}
 	}
 	if err == nil {
-		err = m.reading(func() error { return f.unitsTo(ctx, n*m.cfg.Layers) })
+		err = m.weights.Reading(func() error { return f.unitsTo(ctx, n*m.cfg.Layers) })
 	}
 	if err != nil {
 		return f.rollBack(err)

@@ -3,6 +3,7 @@ package model
 import (
 	"testing"
 
+	"github.com/lukv/lukv/model/weights"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/tensor"
@@ -13,7 +14,7 @@ import (
 func TestQuantisedRandomWeights(t *testing.T) {
 	cfg := testShape{layers: 2, hidden: 256, ffn: 288, heads: 8, kv: 2, dim: 32}.config()
 	for typ, ends := range map[tensor.Type]tensor.Type{tensor.Q8_0: tensor.Q8_0, tensor.Q4_0: tensor.Q6_K, tensor.Q4_K: tensor.Q6_K} {
-		w, err := RandomWeights(t.Context(), cfg, typ, 1)
+		w, err := weights.Random(t.Context(), cfg, typ, 1)
 		require.NoError(t, err)
 		l := &w.Layers[0]
 		down := typ

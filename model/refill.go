@@ -13,18 +13,18 @@ import (
 // length is computed anew, so that the bits depend on its tokens only and not on the calls
 // that brought them.
 
-// longFrom returns the length above which sequences rotate otherwise, 0 if there is none.
+// LongFrom returns the length above which sequences rotate otherwise, 0 if there is none.
 func (m *Model) longFrom() int {
 	for _, r := range m.ropes {
-		if r.long != nil {
-			return r.maxPos
+		if n := r.LongFrom(); n > 0 {
+			return n
 		}
 	}
 	return 0
 }
 
 // refill prepares the session for tokens up to position end: its entries are computed
-// anew if they were for a sequence on the other side of longFrom. Entries that were evicted
+// anew if they were for a sequence on the other side of LongFrom. Entries that were evicted
 // cannot come back, so a compressed session stays as it is.
 func (s *Session) refill(ctx context.Context, end int) error {
 	border := s.m.longFrom()
@@ -56,7 +56,7 @@ func (s *Session) complete() bool {
 	}
 	for at := range s.m.plan {
 		for h := range s.m.cfg.KVHeads {
-			if s.m.plan[at].window == 0 && s.cache.Len(at, h) != s.pos {
+			if s.m.plan[at].Window == 0 && s.cache.Len(at, h) != s.pos {
 				return false
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/model/drafting"
 )
 
 // run is a pass with the backends that it needs: a device for the first layers,
@@ -78,7 +79,7 @@ func (l *runList) get(rows, seqs int, page kernels.PageLayout) (*run, error) {
 		}
 	}
 	if seqs == 1 && rows > 1 {
-		want.rows = max(rows, 1+mostDrafts) // one for any number of drafts
+		want.rows = max(rows, 1+drafting.MostDrafts) // one for any number of drafts
 	}
 	l.mu.Lock()
 	best := -1

@@ -8,6 +8,9 @@ import (
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/kvcache"
 	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model/arch"
+	"github.com/lukv/lukv/model/drafting"
+	"github.com/lukv/lukv/model/sampling"
 	"github.com/lukv/lukv/tensor"
 )
 
@@ -89,14 +92,14 @@ type Session struct {
 	pending []int32 // generated but not yet fed
 
 	renumbered bool // positions were made slots; see compression.renumber
-	long       bool // entries are those of a sequence beyond longFrom
+	long       bool // entries are those of a sequence beyond LongFrom
 
 	logits     []float32 // [Vocab] after the last token
 	hasLogits  bool
 	finish     FinishReason
 	generated  int                 // where the session stands in its generation, pending tokens included
-	sampler    *Sampler            // of Generate
-	lookup     *lookup             // nil before the first draft
+	sampler    *sampling.Sampler   // of Generate
+	lookup     *drafting.Index     // nil before the first draft
 	draftCache *draftCache         // see DraftCompressed
 	slack      int                 // positions that the session can go back in spite of windows
 	ahead      ahead               // computed beyond pos
@@ -146,8 +149,8 @@ func (m *Model) newSession(o SessionOptions) (*Session, error) {
 	if o.ChunkTokens > maxPassRows {
 		return nil, fmt.Errorf("chunks of %d tokens, want at most %d", o.ChunkTokens, maxPassRows)
 	}
-	if o.MaxTokens > maxPositionsCap {
-		return nil, fmt.Errorf("at most %d tokens, want at most %d", o.MaxTokens, maxPositionsCap)
+	if o.MaxTokens > arch.PositionLimit {
+		return nil, fmt.Errorf("at most %d tokens, want at most %d", o.MaxTokens, arch.PositionLimit)
 	}
 	if o.MaxTokens == 0 {
 		o.MaxTokens = m.cfg.MaxPositions
@@ -335,7 +338,7 @@ func (s *Session) Truncate(n int) error {
 		return fmt.Errorf("truncate to %d tokens: %w", n, err)
 	}
 	s.comp.rewind(s, n)
-	s.lookup.forget()
+	s.lookup.Forget()
 	err = s.draftCache.rewound(n)
 	s.pos, s.tokens, s.pending, s.hasLogits = n, s.tokens[:n], nil, false
 	s.trimReadings()
@@ -389,8 +392,8 @@ func (s *Session) forkOptions(opts []ForkOption) (SessionOptions, error) {
 		o.MaxTokens = s.m.cfg.MaxPositions
 	}
 	switch {
-	case o.MaxTokens < 0 || o.MaxTokens > maxPositionsCap:
-		return o, fmt.Errorf("at most %d tokens, want 0 for the default to %d", o.MaxTokens, maxPositionsCap)
+	case o.MaxTokens < 0 || o.MaxTokens > arch.PositionLimit:
+		return o, fmt.Errorf("at most %d tokens, want 0 for the default to %d", o.MaxTokens, arch.PositionLimit)
 	case o.MaxTokens < s.pos:
 		return o, fmt.Errorf("%w: at most %d tokens, the session has %d", ErrContextFull, o.MaxTokens, s.pos)
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/lukv/lukv/model/arch"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/internal/testnum"
@@ -123,7 +124,7 @@ func TestTruncateKeepsStatisticsInStep(t *testing.T) {
 // same frequencies and the same factor on sines and cosines.
 func TestRopeOverSeveralCalls(t *testing.T) {
 	ctx := context.Background()
-	for name, rc := range map[string]RopeConfig{
+	for name, rc := range map[string]arch.RopeConfig{
 		"dynamic": {Type: "dynamic", Theta: 10000, Factor: 3},
 		"yarn":    {Type: "yarn", Theta: 10000, Factor: 4, OriginalMax: 32},
 		"linear":  {Type: "linear", Theta: 10000, Factor: 2},

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/lukv/lukv/model/arch"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/internal/testnum"
@@ -32,7 +33,7 @@ func TestTruncateWithLookup(t *testing.T) {
 			prompt := quoting(200, 97, 8)
 			require.NoError(t, s.Prefill(ctx, prompt))
 			answer(s)
-			require.NotZero(t, s.lookup.bytes(), "nothing was indexed, so nothing is tested")
+			require.NotZero(t, s.lookup.Bytes(), "nothing was indexed, so nothing is tested")
 			require.NoError(t, s.Truncate(keep))
 			next := quoting(30, 97, 8) // the same pairs of tokens, at other places
 			require.NoError(t, s.Prefill(ctx, next))
@@ -121,7 +122,7 @@ func TestMetricsSeeTheRotation(t *testing.T) {
 			require.NoError(t, err)
 			defer ob.Close()
 			for at, p := range m.plan {
-				if p.window > 0 {
+				if p.Window > 0 {
 					require.True(t, c.window)
 					continue
 				}
@@ -129,18 +130,18 @@ func TestMetricsSeeTheRotation(t *testing.T) {
 				require.NoError(t, err)
 				l := metric.seen[at]
 				require.Equal(t, len(tokens), l.NextPosition)
-				require.Equal(t, p.scoreCap, l.ScoreCap)
+				require.Equal(t, p.ScoreCap, l.ScoreCap)
 				if l.ScoreScale != 0 {
-					require.Equal(t, p.scoreScale, l.ScoreScale)
+					require.Equal(t, p.ScoreScale, l.ScoreScale)
 				}
-				if p.rope == noRope {
+				if p.Rope == arch.NoRope {
 					require.Equal(t, make([]float64, m.cfg.HeadDim/2), l.InvFreq)
 					require.Equal(t, 1.0, l.RopeScale)
 					continue
 				}
 				// By what is shown, a row of cosines and sines can be made again.
 				cos, sin := make([]float32, m.cfg.HeadDim/2), make([]float32, m.cfg.HeadDim/2)
-				m.ropes[p.rope].row(77, len(tokens), cos, sin)
+				m.ropes[p.Rope].Row(77, len(tokens), cos, sin)
 				for i, f := range l.InvFreq {
 					wantCos, wantSin := rotationOf(77, f, l.RopeScale)
 					require.InDelta(t, wantCos, float64(cos[i]), 1e-6)

@@ -228,7 +228,7 @@ func (st *weightsStage) Run(lo, hi, worker int) {
 			sc.probs = slices.Grow(sc.probs[:0], group*total)[:group*n]
 			for k := range group {
 				q := (g.row+i)*stride + (h*group+k)*c.HeadDim
-				r.m.cpu.AttentionWeights(sc.probs[k*n:(k+1)*n], r.q[q:q+c.HeadDim], &kv, 0, p.attentionScale(), p.attentionCap(), stats[i*group+k])
+				r.m.cpu.AttentionWeights(sc.probs[k*n:(k+1)*n], r.q[q:q+c.HeadDim], &kv, 0, p.AttentionScale(), p.AttentionCap(), stats[i*group+k])
 			}
 			if w.sums != nil {
 				w.sums.AddRow(h, sc.probs, n)

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lukv/lukv/model/sampling"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/engine"
@@ -331,7 +332,7 @@ func TestEvaluation(t *testing.T) {
 		var want []float64
 		require.NoError(t, session.PrefillEach(ctx, prompt, func(i int, logits []float32) error {
 			if i+1 < len(prompt) {
-				want = append(want, model.LogProb(logits, prompt[i+1]))
+				want = append(want, sampling.LogProb(logits, prompt[i+1]))
 			}
 			return nil
 		}))

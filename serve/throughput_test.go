@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lukv/lukv/model/arch"
+	"github.com/lukv/lukv/model/weights"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/engine"
@@ -29,7 +31,7 @@ import (
 // modelOfSize writes a checkpoint of a shape, with random weights and the embedded
 // model's vocabulary, and opens it.
 func modelOfSize(b *testing.B, shape string) *model.Model {
-	cfg, err := model.ShapeConfig(shape)
+	cfg, err := arch.ShapeConfig(shape)
 	require.NoError(b, err)
 	small, err := builtin.Open(b.Context())
 	require.NoError(b, err)
@@ -51,7 +53,7 @@ func modelOfSize(b *testing.B, shape string) *model.Model {
 	})
 	require.NoError(b, err)
 	require.NoError(b, os.WriteFile(filepath.Join(dir, "config.json"), config, 0o600))
-	w, err := model.RandomWeights(b.Context(), cfg, tensor.BF16, 1)
+	w, err := weights.Random(b.Context(), cfg, tensor.BF16, 1)
 	require.NoError(b, err)
 	var list []safetensors.Named
 	w.Each(func(name string, x tensor.Tensor) { list = append(list, safetensors.Named{Name: name, Tensor: x}) })

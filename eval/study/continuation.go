@@ -11,6 +11,7 @@ import (
 	"github.com/lukv/lukv/internal/report"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
+	"github.com/lukv/lukv/model/sampling"
 )
 
 // ContinuationOptions say what [Continuation] measures.
@@ -250,9 +251,9 @@ func predicted(ctx context.Context, s *model.Session, rest []int32) ([]float64, 
 		return nil, err
 	}
 	defer f.Close()
-	out := []float64{-model.LogProb(f.Logits(), rest[0])}
+	out := []float64{-sampling.LogProb(f.Logits(), rest[0])}
 	err = f.PrefillEach(ctx, rest[:len(rest)-1], func(i int, logits []float32) error {
-		out = append(out, -model.LogProb(logits, rest[i+1]))
+		out = append(out, -sampling.LogProb(logits, rest[i+1]))
 		return nil
 	})
 	return out, err

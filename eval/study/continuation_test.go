@@ -5,6 +5,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/lukv/lukv/model/sampling"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -42,7 +43,7 @@ func TestContinuation(t *testing.T) {
 			from := w * (prefix + tokens)
 			require.NoError(t, s.Prefill(t.Context(), append([]int32{tok.BOS()}, text[from:from+prefix]...)))
 			for _, id := range text[from+prefix : from+prefix+tokens] {
-				sum -= model.LogProb(s.Logits(), id)
+				sum -= sampling.LogProb(s.Logits(), id)
 				require.NoError(t, s.Append(t.Context(), id))
 			}
 		}

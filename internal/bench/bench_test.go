@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lukv/lukv/model/arch"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -30,7 +31,7 @@ import (
 func tiny(window int) *model.Config {
 	c := &model.Config{
 		Arch: "llama", Layers: 3, Hidden: 64, Intermediate: 96, Heads: 4, KVHeads: 2, HeadDim: 16, Vocab: 300,
-		MaxPositions: 4096, NormEps: 1e-5, Rope: model.RopeConfig{Theta: 10000}, Windows: make([]int, 3), Type: tensor.BF16,
+		MaxPositions: 4096, NormEps: 1e-5, Rope: arch.RopeConfig{Theta: 10000}, Windows: make([]int, 3), Type: tensor.BF16,
 	}
 	c.Windows[1] = window
 	return c

@@ -13,6 +13,8 @@ import (
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/lukv/solve"
 	"github.com/lukv/lukv/model"
+	"github.com/lukv/lukv/model/arch"
+	"github.com/lukv/lukv/model/weights"
 	"github.com/lukv/lukv/tensor"
 )
 
@@ -39,7 +41,7 @@ func (s *Source) random() bool { return s.bytes > 0 }
 
 // Shape returns a source with the dimensions of a published checkpoint (see
 // model.Shapes), or for NAME:LAYERS those of its first layers, and random weights
-// of type t, see model.RandomWeights. The weights are made when they are first needed.
+// of type t, see weights.Random. The weights are made when they are first needed.
 func Shape(name string, t tensor.Type) (*Source, error) {
 	cfg, err := ShapeConfig(name)
 	if err != nil {
@@ -52,7 +54,7 @@ func Shape(name string, t tensor.Type) (*Source, error) {
 // name says how many.
 func ShapeConfig(name string) (*model.Config, error) {
 	shape, count, cut := strings.Cut(name, ":")
-	cfg, err := model.ShapeConfig(shape)
+	cfg, err := arch.ShapeConfig(shape)
 	if err != nil || !cut {
 		return cfg, err
 	}
@@ -74,17 +76,17 @@ func Random(name string, cfg *model.Config, t tensor.Type) *Source {
 		params += int64(c.Vocab) * int64(c.Hidden)
 	}
 	s.bytes = params * int64(t.Bytes(256)) / 256
-	var weights *model.Weights
+	var w *weights.Weights
 	s.open = func(ctx context.Context, opts ...model.Option) (*model.Model, error) {
-		if weights == nil {
+		if w == nil {
 			var err error
-			if weights, err = model.RandomWeights(ctx, &c, t, 1); err != nil {
+			if w, err = weights.Random(ctx, &c, t, 1); err != nil {
 				return nil, err
 			}
 		}
-		return model.New(&c, weights, opts...) // closing it does not free weights in memory
+		return model.New(&c, w, opts...) // closing it does not free weights in memory
 	}
-	s.release = func() { weights = nil }
+	s.release = func() { w = nil }
 	return s
 }
 

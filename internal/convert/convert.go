@@ -21,6 +21,8 @@ import (
 	"github.com/lukv/lukv/internal/atomicfile"
 	"github.com/lukv/lukv/internal/inputfile"
 	"github.com/lukv/lukv/model"
+	"github.com/lukv/lukv/model/arch"
+	"github.com/lukv/lukv/model/weights"
 	"github.com/lukv/lukv/safetensors"
 	"github.com/lukv/lukv/tensor"
 	"github.com/lukv/lukv/tokenizer"
@@ -104,7 +106,7 @@ func convert(ctx context.Context, f *gguf.File, path, out string, o Options) (r 
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	cfg, w, _, err := model.LoadGGUF(path)
+	cfg, w, _, err := weights.LoadGGUF(path)
 	if err != nil {
 		return nil, err
 	}
@@ -204,7 +206,7 @@ func (c *converter) write(name string, b []byte) error {
 }
 
 // weights returns the tensors of the folder in the order of the network.
-func (c *converter) weights(w *model.Weights) []weight {
+func (c *converter) weights(w *weights.Weights) []weight {
 	var out []weight
 	w.Each(func(name string, t tensor.Tensor) {
 		to := c.o.Type
@@ -382,11 +384,11 @@ func (c *converter) stream(out io.Writer, w weight) error {
 // check opens the result the way a model is opened, and returns the size of its
 // vocabulary.
 func (c *converter) check() (vocabulary int, err error) {
-	cfg, err := model.LoadConfig(c.dir)
+	cfg, err := arch.Load(c.dir)
 	if err != nil {
 		return 0, err
 	}
-	w, err := model.LoadWeights(c.dir, cfg)
+	w, err := weights.Load(c.dir, cfg)
 	if err != nil {
 		return 0, err
 	}

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lukv/lukv/model/arch"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -425,29 +426,29 @@ func (f *file) qwen(arch string) {
 // TestWindows: a window below the context makes a llama file a Mistral model with the
 // window in every layer; in files of Qwen models it is of no concern, as in llama.cpp.
 func TestWindows(t *testing.T) {
-	for arch, want := range map[string]int{"llama": 64, "qwen2": 0, "qwen3": 0} {
+	for name, want := range map[string]int{"llama": 64, "qwen2": 0, "qwen3": 0} {
 		f := embedded(t)
-		if arch != "llama" {
-			f.qwen(arch)
+		if name != "llama" {
+			f.qwen(name)
 		}
-		f.set(arch+".attention.sliding_window", uint32(64))
+		f.set(name+".attention.sliding_window", uint32(64))
 		out := filepath.Join(t.TempDir(), "out")
 		_, err := GGUF(t.Context(), f.write(t), out, Options{Type: tensor.BF16})
-		require.NoError(t, err, arch)
-		cfg, err := model.LoadConfig(out)
-		require.NoError(t, err, arch)
-		require.Equal(t, slices.Repeat([]int{want}, 6), cfg.Windows, arch)
+		require.NoError(t, err, name)
+		cfg, err := arch.Load(out)
+		require.NoError(t, err, name)
+		require.Equal(t, slices.Repeat([]int{want}, 6), cfg.Windows, name)
 		raw, err := os.ReadFile(filepath.Join(out, "config.json"))
 		require.NoError(t, err)
 		var keys map[string]any
 		require.NoError(t, json.Unmarshal(raw, &keys))
-		if arch == "llama" {
+		if name == "llama" {
 			require.Equal(t, "mistral", cfg.Arch)
 			continue
 		}
-		require.Equal(t, arch, cfg.Arch)
-		require.Equal(t, false, keys["use_sliding_window"], arch)
-		require.NotContains(t, keys, "sliding_window", arch)
+		require.Equal(t, name, cfg.Arch)
+		require.Equal(t, false, keys["use_sliding_window"], name)
+		require.NotContains(t, keys, "sliding_window", name)
 	}
 }
 

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/lukv/lukv/model/arch"
+	"github.com/lukv/lukv/model/weights"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/kernels"
@@ -100,14 +102,14 @@ func (s shape) open(t testing.TB, opts ...model.Option) *model.Model {
 	t.Helper()
 	cfg := &model.Config{
 		Arch: "llama", Layers: s.layers, Hidden: s.hidden, Intermediate: s.ffn, Heads: s.heads, KVHeads: s.kv,
-		HeadDim: s.dim, Vocab: vocab, MaxPositions: 1 << 20, NormEps: 1e-5, Rope: model.RopeConfig{Theta: 10000},
+		HeadDim: s.dim, Vocab: vocab, MaxPositions: 1 << 20, NormEps: 1e-5, Rope: arch.RopeConfig{Theta: 10000},
 		QKVBias: s.biases, OutBias: s.biases, MLPBias: s.biases, QKNorm: s.qkNorm,
 		Windows: make([]int, s.layers), EOS: []int{96}, Type: s.weights,
 	}
 	for i := 1; i < s.layers; i += 2 {
 		cfg.Windows[i] = s.window
 	}
-	w, err := model.RandomWeights(t.Context(), cfg, s.weights, 7)
+	w, err := weights.Random(t.Context(), cfg, s.weights, 7)
 	require.NoError(t, err)
 	m, err := model.New(cfg, w, append(opts, model.WithThreads(2))...)
 	require.NoError(t, err)

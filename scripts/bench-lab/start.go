@@ -12,6 +12,7 @@ import (
 
 	"github.com/lukv/lukv/internal/bench"
 	"github.com/lukv/lukv/model"
+	"github.com/lukv/lukv/model/weights"
 	"github.com/lukv/lukv/safetensors"
 	"github.com/lukv/lukv/tensor"
 	"github.com/lukv/lukv/tokenizer"
@@ -182,7 +183,7 @@ func writeCheckpoint(ctx context.Context, dir string, cfg *model.Config, t tenso
 	if err := os.WriteFile(filepath.Join(dir, "tokenizer.json"), text, 0o666); err != nil {
 		return err
 	}
-	w, err := model.RandomWeights(ctx, &c, t, 1)
+	w, err := weights.Random(ctx, &c, t, 1)
 	if err != nil {
 		return err
 	}

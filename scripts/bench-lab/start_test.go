@@ -14,6 +14,7 @@ import (
 	"github.com/lukv/lukv/internal/bench"
 	"github.com/lukv/lukv/internal/testctx"
 	"github.com/lukv/lukv/model"
+	"github.com/lukv/lukv/model/arch"
 	"github.com/lukv/lukv/tensor"
 )
 
@@ -46,8 +47,8 @@ func TestStart(t *testing.T) {
 
 // A written config is equivalent to the shape's.
 func TestWrittenConfig(t *testing.T) {
-	for _, name := range model.Shapes() {
-		cfg, err := model.ShapeConfig(name)
+	for _, name := range arch.Shapes() {
+		cfg, err := arch.ShapeConfig(name)
 		require.NoError(t, err)
 		text, err := configJSON(cfg)
 		if !slices.Contains(plain, cfg.Arch) {
@@ -55,7 +56,7 @@ func TestWrittenConfig(t *testing.T) {
 			continue
 		}
 		require.NoError(t, err)
-		back, err := model.ParseConfig(text)
+		back, err := arch.Parse(text)
 		require.NoError(t, err)
 		back.Generation = cfg.Generation // a shape has none
 		assert.Equal(t, cfg, back, name)

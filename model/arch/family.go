@@ -1,0 +1,188 @@
+package arch
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/lukv/lukv/internal/strictjson"
+)
+
+// family describes the checkpoints of a model family: how they are recognised, named and
+// read. Each is a file; the rest of the package knows plans and tables only.
+type family struct {
+	arch  string // model_type of its configs
+	class string // under architectures, in configs without model_type
+	gguf  string // general.architecture of its GGUF files
+
+	// interleaved says that GGUF files store the rows of every query and key head in the order
+	// of interleaved rotation.
+	interleaved bool
+	models      string // published ones, for README
+
+	tensors  TensorTable
+	defaults configDefaults
+
+	// read reads the family's own keys into c, whose common fields are set.
+	read func(o object, c *Config)
+}
+
+// configDefaults are the defaults of common keys that differ between the model classes of
+// transformers.
+type configDefaults struct {
+	maxPositions int
+	kvHeads      int     // 0: as many as heads
+	headDim      int     // 0: hidden / heads
+	heads, vocab int     // 0: the config must say
+	eps          float64 // of norms; 0: 1e-6
+	theta        float64 // base of rotations; 0: 10000
+	tied         bool    // embeddings and head
+
+	activation Activation // the only one supported
+	partial    bool       // a part of a head's elements may turn
+	longrope   bool       // rope types su and yarn mean longrope
+	ropeByKind bool       // read reads the rotations
+}
+
+func (d *configDefaults) orRequired(n int) int {
+	if n == 0 {
+		return strictjson.Required
+	}
+	return n
+}
+
+func (d *configDefaults) normEps() float64 {
+	if d.eps == 0 {
+		return 1e-6
+	}
+	return d.eps
+}
+
+// activation checks the activation of the feed-forward units.
+func (o object) activation(d *configDefaults) {
+	key, def, other := "hidden_act", "silu", "swish"
+	if d.activation == GELUTanh {
+		key, def, other = "hidden_activation", "gelu_pytorch_tanh", "gelu_tanh"
+	}
+	if act := o.String(key, def); act != def && act != other && o.Err() == nil {
+		o.Fail(key, "activation %q is %w, expected %q", act, ErrUnsupported, def)
+	}
+}
+
+// families is the registry.
+var families = []*family{
+	&llamaFamily, &mistralFamily, &qwen2Family, &qwen3Family,
+	&mixtralFamily, &qwen2MoEFamily, &qwen3MoEFamily,
+	&smolLM3Family, &ministral3Family, &graniteFamily, &phi3Family, &olmo2Family,
+	&gemma2Family, &gemma3Family,
+}
+
+// unsupported are architectures that are known, and why they cannot run.
+var unsupported = map[string]string{
+	"deepseek_v2":      "latent attention",
+	"deepseek_v3":      "latent attention and grouped expert routing",
+	"gemma4":           "layers that share caches and per-layer embeddings",
+	"gemma4_text":      "layers that share caches and per-layer embeddings",
+	"glm4_moe":         "sigmoid expert routing",
+	"gpt_oss":          "attention sinks and clamped experts",
+	"granitemoe":       "a mixture of experts routed by the chosen logits",
+	"granitemoehybrid": "Mamba layers",
+	"kimi_k2":          "latent attention and grouped expert routing",
+	"llama4":           "chunked attention and interleaved rotation",
+	"llama4_text":      "chunked attention and interleaved rotation",
+	"qwen3_5":          "gated delta-net layers",
+	"qwen3_5_moe":      "gated delta-net layers",
+	"qwen3_5_moe_text": "gated delta-net layers",
+	"qwen3_5_text":     "gated delta-net layers",
+	"qwen3_next":       "gated delta-net layers",
+}
+
+// architectures returns the supported architectures, by the model_type of their configs,
+// sorted.
+func architectures() []string {
+	var names []string
+	for _, f := range families {
+		names = append(names, f.arch)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// familyOf returns the family of an architecture, nil if it is not supported.
+func familyOf(arch string) *family {
+	for _, f := range families {
+		if f.arch == arch {
+			return f
+		}
+	}
+	return nil
+}
+
+// findFamily returns the family that a config asks for: by model_type or, in configs
+// without it, by the class under architectures.
+func findFamily(o object) (*family, error) {
+	if o.Has("model_type") {
+		name := o.String("model_type", "")
+		if o.Err() != nil {
+			return nil, o.Err()
+		}
+		if f := familyOf(name); f != nil {
+			return f, nil
+		}
+		return nil, unsupportedArch("model_type", short(strconv.Quote(name)), unsupported[name])
+	}
+	if o.Has("architectures") {
+		classes := o.Strings("architectures", maxClasses)
+		if err := o.Err(); err != nil {
+			return nil, err
+		}
+		for _, f := range families {
+			if slices.Contains(classes, f.class) {
+				return f, nil
+			}
+		}
+		return nil, unsupportedArch("architectures", short(fmt.Sprintf("%q", classes)), "")
+	}
+	return nil, fmt.Errorf("found neither \"model_type\" nor \"architectures\", so the architecture is %w, expected one of %v",
+		ErrUnsupported, architectures())
+}
+
+// unsupportedArch returns the error for an architecture; missing, if known, says what of
+// it is not implemented.
+func unsupportedArch(key, name, missing string) error {
+	if missing != "" {
+		return fmt.Errorf("%q: architecture %s is %w because of its %s, expected one of %v", key, name, ErrUnsupported, missing, architectures())
+	}
+	return fmt.Errorf("%q: architecture %s is %w, expected one of %v", key, name, ErrUnsupported, architectures())
+}
+
+// windows sets the attention window of each layer: width where slides is true, or
+// everywhere if it is nil. Newer configs list each layer's kind under layer_types, which
+// takes precedence.
+func (o object) windows(c *Config, width int, slides func(at int) bool) {
+	w := make([]int, max(c.Layers, 0))
+	c.Windows = w
+	if o.Err() != nil || !o.Has("layer_types") {
+		for i := range w {
+			if slides == nil || slides(i) {
+				w[i] = width
+			}
+		}
+		return
+	}
+	kinds := o.Strings("layer_types", maxLayers)
+	if len(kinds) != len(w) {
+		o.Wrong("layer_types", fmt.Sprintf("a list of %d strings, one for each layer", len(w)))
+		return
+	}
+	for i, kind := range kinds {
+		switch {
+		case kind == slidingKind && width > 0:
+			w[i] = width
+		case kind == slidingKind:
+			o.Fail("layer_types", "layer %d has sliding attention, but the config sets no window", i)
+		case kind != fullKind:
+			o.Fail("layer_types", "layer %d is of type %s, which is %w", i, short(strconv.Quote(kind)), ErrUnsupported)
+		}
+	}
+}

@@ -1,0 +1,191 @@
+package arch
+
+import (
+	"math"
+	"slices"
+
+	"github.com/lukv/lukv/tensor"
+)
+
+// LayerPlan says what a decoder layer computes. The forward pass walks the plans of a
+// model's layers and knows no model family. A layer adds two branches, attention and
+// feed-forward, to its input x, the residual stream:
+//
+//	x += ResidualScale·post(branch(pre(x)))
+//
+// where pre and post are RMS norms, each of which may be absent.
+type LayerPlan struct {
+	// Window is the attention window W in tokens: position i sees the W positions up to
+	// and including itself. 0 is full attention.
+	Window int
+
+	// Rope is the rotation of queries and keys: an index in the list that NewRopes makes, or NoRope.
+	Rope int
+
+	QKNorm     NormKind // of queries and keys, before rotation
+	ScoreScale float64  // factor of the products of queries and keys
+	ScoreCap   float64  // c: scores become c·tanh(score/c); 0: they stay
+
+	qkvBias, outBias bool // biases of the projections
+
+	// Order lists the elements of a query or key head in the order in which rotation takes
+	// them; nil: as the projections give them.
+	Order []int32
+
+	PreNorm, PostNorm bool
+	ResidualScale     float64
+
+	FFN FFNPlan
+}
+
+// NoRope is the rotation of layers without one.
+const NoRope = -1
+
+// NormKind says over which elements a norm of queries and keys is taken.
+type NormKind uint8
+
+const (
+	noNorm   NormKind = iota
+	HeadNorm          // each head by itself
+	FullNorm          // all heads together
+)
+
+// Activation is the nonlinearity of a feed-forward unit.
+type Activation uint8
+
+const (
+	SiLU Activation = iota
+	GELUTanh
+)
+
+// FFNPlan says what the feed-forward branch of a layer computes: one gated unit
+// down·(activation(gate·x)·(up·x)), or a mixture of them.
+type FFNPlan struct {
+	Activation Activation
+	Width      int  // rows of gate and up
+	bias       bool // biases of the three projections
+
+	// In a mixture, Width is that of an expert. The experts with the largest of the
+	// router's logits are added, weighted by the softmax of all logits.
+	Experts   int  // 0: one unit
+	Chosen    int  // experts of a token
+	Normalise bool // the weights of the chosen experts add up to 1
+
+	// Shared is the width of a unit that is added for every token, weighted by the
+	// logistic function of its own product with x; 0: none.
+	Shared int
+}
+
+// Scalars are the factors of a model outside its layers.
+type Scalars struct {
+	embedScale float64 // of embeddings; 0: 1
+
+	// embedRounded rounds embedScale to the type of the embeddings, as it was where the
+	// model was trained.
+	embedRounded bool
+
+	LogitScale float64 // of logits; 0: 1
+	LogitCap   float64 // c: logits become c·tanh(logit/c); 0: they stay
+
+	// NormOffset is added to the weights of all norms, in checkpoints that store them so.
+	NormOffset float32
+}
+
+// LayerParams returns how many parameters of the matrices of all layers a pass over the
+// given number of tokens reads at most: all, except for those of experts that no token can
+// have chosen. 0 tokens stand for any number.
+func (c *Config) LayerParams(tokens int) int64 {
+	n := int64(0)
+	for _, p := range c.Plans() {
+		of := min(p.FFN.Experts, tokens*p.FFN.Chosen)
+		if tokens == 0 {
+			of = p.FFN.Experts
+		}
+		for role := RoleAttnNorm; role < roleQKV; role++ {
+			if role.ofExpert() {
+				n += int64(of) * p.params(c, role)
+			} else {
+				n += p.params(c, role)
+			}
+		}
+	}
+	return n
+}
+
+// params returns the number of elements of a layer's matrix, 0 if it has none.
+func (p *LayerPlan) params(c *Config, role Role) int64 {
+	if shape := p.Shape(c, role); len(shape) == 2 {
+		return int64(shape[0]) * int64(shape[1])
+	}
+	return 0
+}
+
+// ChangesLogits reports whether logits are more than the products of the head.
+func (s *Scalars) ChangesLogits() bool { return s.LogitScale != 0 || s.LogitCap != 0 }
+
+// EmbeddingScale returns the factor of embeddings of type t.
+func (s *Scalars) EmbeddingScale(t tensor.Type) float32 {
+	scale := float32(s.embedScale)
+	switch {
+	case s.embedScale == 0:
+		return 1
+	case s.embedRounded && t == tensor.BF16:
+		return tensor.BF16ToF32(tensor.F32ToBF16(scale))
+	case s.embedRounded && t == tensor.F16:
+		return tensor.F16ToF32(tensor.F32ToF16(scale))
+	}
+	return scale
+}
+
+// Plans returns the plan of every layer: what the config's family made or, in configs
+// made by hand, layers of the Llama kind with the biases, norms and windows of c.
+func (c *Config) Plans() []LayerPlan {
+	if c.plan != nil {
+		return c.plan[:min(len(c.plan), max(c.Layers, 0))]
+	}
+	plan := make([]LayerPlan, c.Layers)
+	for i := range plan {
+		plan[i] = LayerPlan{
+			ScoreScale: 1 / math.Sqrt(float64(c.HeadDim)),
+			qkvBias:    c.QKVBias, outBias: c.OutBias,
+			PreNorm: true, ResidualScale: 1,
+			FFN: FFNPlan{Width: c.Intermediate, bias: c.MLPBias},
+		}
+		if i < len(c.Windows) {
+			plan[i].Window = c.Windows[i]
+		}
+		if c.QKNorm {
+			plan[i].QKNorm = HeadNorm
+		}
+	}
+	return plan
+}
+
+// amend sets c.plan to layers of the Llama kind as changed by f.
+func (c *Config) amend(f func(at int, p *LayerPlan)) {
+	plan := slices.Clone(c.Plans())
+	for at := range plan {
+		f(at, &plan[at])
+	}
+	c.plan = plan
+}
+
+// AddsDirectly reports whether the products of a branch's last projection are added to the
+// residual stream as they are.
+func (p *LayerPlan) AddsDirectly() bool { return !p.PostNorm && p.ResidualScale == 1 }
+
+// AttentionScale returns the factor of scores for the attention kernels, which work in
+// units of base 2, and AttentionCap the limit of scores in the same units.
+func (p *LayerPlan) AttentionScale() float32 { return float32(math.Log2E * p.ScoreScale) }
+func (p *LayerPlan) AttentionCap() float32   { return float32(math.Log2E * p.ScoreCap) }
+
+// Tensors returns the names of the family's tensors.
+func (c *Config) Tensors() TensorTable {
+	if f := familyOf(c.Arch); f != nil {
+		return f.tensors
+	}
+	return llamaTensors
+}
+
+// ropeConfigs returns the settings of the rotations that plans name.
+func (c *Config) ropeConfigs() []RopeConfig { return append([]RopeConfig{c.Rope}, c.moreRopes...) }

@@ -1,8 +1,0 @@
-//go:build !unix
-
-package model
-
-import "io/fs"
-
-// inode returns 0: these systems do not report it.
-func inode(fs.FileInfo) uint64 { return 0 }

@@ -1,0 +1,159 @@
+package weights
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"sync"
+
+	"github.com/lukv/lukv/gguf"
+	"github.com/lukv/lukv/gguf/checkpoint"
+	"github.com/lukv/lukv/internal/arena"
+	"github.com/lukv/lukv/model/arch"
+	"github.com/lukv/lukv/tensor"
+)
+
+// A GGUF file is used where it lies: weights are views of the mapped file in the blocks in
+// which they are stored. Only the rows of queries and keys are copied in architectures that
+// store them in another order. Config and tokenizer are read from the metadata as if it
+// were the text files of a checkpoint folder.
+
+// LoadGGUF maps the model in a GGUF file, or in the several of which path is the first,
+// with its config and its text files as those of a checkpoint folder. The caller closes
+// the weights.
+func LoadGGUF(path string) (*arch.Config, *Weights, fs.FS, error) {
+	f, err := gguf.Open(path)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	cfg, files, err := readGGUF(f)
+	if err != nil {
+		return nil, nil, nil, errors.Join(fmt.Errorf("gguf file %s: %w", path, err), f.Close())
+	}
+	w, err := open(fmt.Sprintf("%q", path), ggufSource{f}, arch.GGUF, cfg)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	if len(w.unused) > 0 {
+		err := fmt.Errorf("gguf file %s: tensor %q has no place in a model of the architecture %s, which makes the model %w",
+			path, w.unused[0], cfg.Arch, arch.ErrUnsupported)
+		return nil, nil, nil, errors.Join(err, w.Close())
+	}
+	return cfg, w, files, nil
+}
+
+func readGGUF(f *gguf.File) (*arch.Config, fs.FS, error) {
+	for _, t := range f.Tensors() {
+		if !t.Type.Readable() {
+			return nil, nil, fmt.Errorf("tensor %q: the type %s is %w", t.Name, t.Type, arch.ErrUnsupported)
+		}
+	}
+	files, err := TextFiles(f)
+	if err != nil {
+		return nil, nil, err
+	}
+	cfg, err := arch.LoadFS(files)
+	if err != nil {
+		return nil, nil, err
+	}
+	cfg.Scalars.NormOffset = 0 // the files' norms hold it
+	return cfg, files, nil
+}
+
+// TextFiles returns the text files of the checkpoint in a GGUF file, as a folder has them.
+func TextFiles(f *gguf.File) (fs.FS, error) {
+	files, err := checkpoint.Files(f, checkpoint.Options{})
+	if errors.Is(err, checkpoint.ErrUnsupported) {
+		return nil, arch.Unsupported(err)
+	}
+	return files, err
+}
+
+// ggufSource is a GGUF file as a source of tensors.
+type ggufSource struct{ *gguf.File }
+
+// notWeights are tensors that the config has taken in.
+func notWeights(name string) bool {
+	return name == "rope_freqs.weight" || name == "rope_factors_long.weight" || name == "rope_factors_short.weight"
+}
+
+func (s ggufSource) Names() []string {
+	var names []string
+	for _, t := range s.Tensors() {
+		if !notWeights(t.Name) {
+			names = append(names, t.Name)
+		}
+	}
+	return names
+}
+
+func (s ggufSource) Tensor(name string) (tensor.Tensor, string, bool) {
+	t := s.File.Tensor(name)
+	if t == nil {
+		return tensor.Tensor{}, "", false
+	}
+	return tensor.Tensor{Type: t.Type.Stored(), Shape: t.Shape, Data: t.Data}, t.File, true
+}
+
+func (s ggufSource) Stamps() []fileStamp {
+	var out []fileStamp
+	for i, info := range s.Infos() {
+		out = append(out, fileStamp{s.Parts()[i], info})
+	}
+	return out
+}
+
+// reorder copies the tensors of places whose rows are stored in the order of interleaved
+// rotation, outside the Go heap, and puts their rows in order.
+func (w *Weights) reorder(places []*place) error {
+	if len(places) == 0 {
+		return nil
+	}
+	size := 0
+	for _, p := range places {
+		size += (len(p.dst.Data) + reorderAlign - 1) / reorderAlign * reorderAlign
+	}
+	mem, err := arena.Map(size)
+	if err != nil {
+		return fmt.Errorf("memory for the rows of queries and keys: %w", err)
+	}
+	w.copies = append(w.copies, mem)
+	var wait sync.WaitGroup
+	errs := make([]error, len(places))
+	for i, p := range places {
+		n := len(p.dst.Data)
+		from, to := p.dst.Data, mem[:n:n]
+		mem = mem[(n+reorderAlign-1)/reorderAlign*reorderAlign:]
+		wait.Go(func() { errs[i] = inOrder(to, from, p.shape[0], p.heads) })
+		p.dst.Data = to
+	}
+	wait.Wait()
+	return errors.Join(errs...)
+}
+
+// reorderAlign is the alignment of copies, that of the widest loads of kernels.
+const reorderAlign = 64
+
+// inOrder copies rows in the order in which they rotate. Heads of d rows are published as
+// two halves that rotate together, and stored with partners side by side: [heads, 2, d/2]
+// as [heads, d/2, 2].
+func inOrder(dst, src []byte, rows, heads int) error {
+	return guardFaults(func() {
+		size, d := len(src)/rows, rows/heads
+		for r := range rows {
+			head, at := r/d, r%d
+			half, i := at/(d/2), at%(d/2)
+			from := head*d + 2*i + half
+			copy(dst[r*size:(r+1)*size], src[from*size:(from+1)*size])
+		}
+	})
+}
+
+func (w *Weights) freeCopies() error {
+	var errs []error
+	for _, mem := range w.copies {
+		errs = append(errs, arena.Unmap(mem))
+	}
+	w.copies = nil
+	return errors.Join(errs...)
+}
