@@ -94,8 +94,9 @@ func init() {
 // sessions, evaluation and the command. defaults is a struct; its JSON is the
 // metric's parameters, and its value their defaults. A method Validate() error,
 // if there is one, rejects bad parameters; its messages name the parameter,
-// what was found and what was expected. The metrics of this package are
-// registered in the same way.
+// what was found and what was expected. A method Summary() string, if there is
+// one, explains it in a sentence. The metrics of this package are registered in
+// the same way.
 //
 // Call it from init. It panics if the name is taken, the type is registered
 // already or is not a struct, or a parameter is called name or preset.

@@ -95,7 +95,7 @@ func (r *registry[T]) summary(name string) string {
 	if e == nil {
 		return ""
 	}
-	s, ok := reflect.Zero(e.typ).Interface().(Summarizer)
+	s, ok := reflect.Zero(e.typ).Interface().(summarizer)
 	if !ok {
 		return ""
 	}

@@ -1,11 +1,8 @@
 package lukv
 
-// Summarizer is a metric or an allocator that can be explained in a sentence.
-type Summarizer interface {
-	// Summary says in one sentence, without a full stop, what the metric ranks an entry
-	// by or how the allocator divides the budget.
-	Summary() string
-}
+// summarizer is a metric or an allocator that says in one sentence, without a full stop, what
+// it ranks an entry by or how it divides the budget.
+type summarizer interface{ Summary() string }
 
 // MetricSummary explains the metric of a name in a sentence; empty if the name is unknown
 // or its type has no Summary method.

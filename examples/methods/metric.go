@@ -12,6 +12,8 @@ type valueNorm struct {
 	Sinks int `json:"sinks"` // first entries, always kept
 }
 
+func (valueNorm) Summary() string { return "Keeps the entries with the longest values" }
+
 func (valueNorm) Needs(T, n int) lukv.Needs { return lukv.Needs{Values: true} }
 
 func (m valueNorm) Protection(T, n int) lukv.Protection { return lukv.Protection{Sinks: m.Sinks} }

@@ -9,16 +9,16 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestReadmeListsFamilies compares README's table of models with the registry.
-func TestReadmeListsFamilies(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
+// TestPageListsFamilies compares the table of docs/models.md with the registry.
+func TestPageListsFamilies(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "models.md"))
 	require.NoError(t, err)
 	table := "| architecture | published models |\n| --- | --- |\n"
 	for _, f := range families {
 		require.NotEmpty(t, f.models, f.arch)
 		table += fmt.Sprintf("| `%s` | %s |\n", f.arch, f.models)
 	}
-	require.Contains(t, string(text), table, "README.md should contain\n%s", table)
+	require.Contains(t, string(text), table, "docs/models.md should contain\n%s", table)
 }
 
 // TestFamiliesAreUnambiguous: architectures and classes name one family each, none of those

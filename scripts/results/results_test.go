@@ -295,11 +295,11 @@ func TestRemedyRows(t *testing.T) {
 	require.InDeltaSlice(t, []float64{0.325, 0.475, 1.45, 1.75}, kept(mixed(p, 0.25)), 1e-9)
 }
 
-// The README's sentence about the results agrees with the figures.
-func TestReadmeSaysWhatTheFiguresSay(t *testing.T) {
-	readme, err := os.ReadFile("../../README.md")
+// The sentence about the results in docs/methods.md agrees with the figures.
+func TestMethodsSayWhatTheFiguresSay(t *testing.T) {
+	page, err := os.ReadFile("../../docs/methods.md")
 	require.NoError(t, err)
-	text := strings.Join(strings.Fields(string(readme)), " ")
+	text := strings.Join(strings.Fields(string(page)), " ")
 	require.Contains(t, text, "for three metrics, five allocators and three ratios")
 	require.Contains(t, text, "at 80 % and 90 % LU-KV leads with every metric measured there; at 50 % PyramidKV, which costs nothing to set up, is ahead of it with two metrics of three")
 	f := figures(t)
