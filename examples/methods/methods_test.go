@@ -116,6 +116,9 @@ func TestProfile(t *testing.T) {
 	q := c.Questions[0]
 	text := calibration.Text{Context: c.Context, Questions: []calibration.Question{{Question: q.Question, AnswerPrefix: q.AnswerPrefix}}}
 	metric := lukv.MetricConfig{Name: "value_norm"}
+	if lukv.MetricSummary(metric.Name) == "" {
+		t.Error("nothing explains the metric")
+	}
 	p, err := calibration.Profile(ctx, m, []calibration.Text{text}, calibration.ProfileOptions{
 		Options: calibration.Options{Prompt: builtin.Prompt, MaxSteps: 8}, Metric: metric,
 	})
