@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/lukv/lukv/tensor"
 )
@@ -26,18 +27,62 @@ type weights struct {
 	Strategy  string          `json:"strategy"` // tensor, channel, group, block or tensor_group
 	Group     *int            `json:"group_size"`
 	Block     []int           `json:"block_structure"`
-	Order     json.RawMessage `json:"actorder"` // null, false, "weight", "group", true (old for group)
+	Order     json.RawMessage `json:"actorder"` // null, false, or a key of orders; true is an older "group"
 }
 
 func (w *weights) symmetric() bool { return w.Symmetric == nil || *w.Symmetric }
 
-// scattered reports whether columns name their group.
-func (w *weights) scattered() bool {
-	return slices.Contains([]string{`"group"`, "true", `"dynamic"`}, string(w.Order))
+// orders are the orders in which columns were rounded, and whether columns then name their
+// group.
+var orders = map[string]bool{
+	"": false, "null": false, "false": false, `"weight"`: false, `"static"`: false,
+	"true": true, `"group"`: true, `"dynamic"`: true,
+}
+
+// order checks the order of columns, whose case does not matter.
+func (w *weights) order() error {
+	if _, ok := orders[strings.ToLower(string(w.Order))]; !ok {
+		return refused("actorder", string(w.Order), "group, weight, static or dynamic")
+	}
+	return nil
+}
+
+// scattered reports whether columns name their group: always where the file has such
+// names, as the format's own reader has it.
+func (w *weights) scattered(m *module) bool {
+	return orders[strings.ToLower(string(w.Order))] || has(m.src, m.name+columnGroups)
+}
+
+// Suffixes of tensors that a file may have although its config says otherwise.
+const (
+	columnGroups = ".weight_g_idx"
+	zeroPoints   = ".weight_zero_point"
+)
+
+// shifted reports whether a module has zero points: where it must, and where the file has
+// some, which are then 0.
+func (w *weights) shifted(m *module) bool { return !w.symmetric() || has(m.src, m.name+zeroPoints) }
+
+// centred returns an error if a symmetric module has zero points other than 0.
+func (w *weights) centred(m *module, zeros []int16) error {
+	for i, z := range zeros {
+		if w.symmetric() && z != 0 {
+			return fmt.Errorf("tensor %q: zero point %d is %d, expected 0 as \"symmetric\" is true", m.name+zeroPoints, i, z)
+		}
+	}
+	return nil
 }
 
 func given(raw json.RawMessage) bool {
 	return len(raw) > 0 && string(raw) != "null" && string(raw) != "{}"
+}
+
+// sparse reports whether a sparsity_config says that zeros are left out of the file.
+func sparse(raw json.RawMessage) bool {
+	var c struct {
+		Format string `json:"format"`
+	}
+	return given(raw) && (json.Unmarshal(raw, &c) != nil || c.Format != "dense")
 }
 
 // compressedGroup is a group with its patterns and the way to read its modules.
@@ -47,7 +92,7 @@ type compressedGroup struct {
 }
 
 func parseCompressed(s *settings) (*Scheme, error) {
-	if given(s.Sparsity) {
+	if sparse(s.Sparsity) {
 		return nil, refused("sparsity_config", "sparse weights", "none")
 	}
 	if given(s.Transform) {
@@ -107,6 +152,9 @@ func parseCompressed(s *settings) (*Scheme, error) {
 func (w *weights) reader(format string) (func(m *module) (*Matrix, error), error) {
 	wrong := func(key string, found any, expected string) (func(m *module) (*Matrix, error), error) {
 		return nil, refused(key, found, expected+" with the format "+format)
+	}
+	if err := w.order(); err != nil {
+		return nil, err
 	}
 	switch format {
 	case "int-quantized", "naive-quantized":
@@ -168,8 +216,8 @@ func (w *weights) readInt8(m *module) (*Matrix, error) {
 		return nil, err
 	}
 	x := &integers{m: m, group: m.cols, count: 1, low: -128, high: 127, scales: spread(scales, m.rows), unpack: bytesOf(t, m.cols)}
-	if !w.symmetric() {
-		z, err := m.shaped(".weight_zero_point", shape, tensor.I8)
+	if w.shifted(m) {
+		z, err := m.shaped(zeroPoints, shape, tensor.I8)
 		if err != nil {
 			return nil, err
 		}
@@ -178,7 +226,7 @@ func (w *weights) readInt8(m *module) (*Matrix, error) {
 			x.zeros[i] = int16(int8(z.Data[i%len(z.Data)]))
 		}
 	}
-	return x.matrix(), nil
+	return x.matrix(), w.centred(m, x.zeros)
 }
 
 // bytesOf unpacks a matrix of signed bytes.
@@ -211,13 +259,16 @@ func (w *weights) readPacked(m *module) (*Matrix, error) {
 	if x.scales, _, err = m.scales(".weight_scale", []int{m.rows, x.count}); err != nil {
 		return nil, err
 	}
-	if !w.symmetric() {
+	if w.shifted(m) {
 		if x.zeros, err = w.packedZeros(m, x.count, half); err != nil {
 			return nil, err
 		}
+		if err := w.centred(m, x.zeros); err != nil {
+			return nil, err
+		}
 	}
-	if w.scattered() {
-		x.index, err = m.groupIndex(".weight_g_idx", x.count)
+	if w.scattered(m) {
+		x.index, err = m.groupIndex(columnGroups, x.count)
 	}
 	return x.matrix(), err
 }
@@ -240,7 +291,7 @@ func (m *module) checkShape() error {
 
 // packedZeros reads zero points, [rows, count]: packed along the rows, or one byte each.
 func (w *weights) packedZeros(m *module, count int, half int16) ([]int16, error) {
-	const suffix = ".weight_zero_point"
+	const suffix = zeroPoints
 	t, err := m.get(suffix, tensor.I32, tensor.I8)
 	if err != nil {
 		return nil, err

@@ -268,7 +268,7 @@ func TestRefuses(t *testing.T) {
 		"sparsity_config":                        `{"quantization_config": {"quant_method": "compressed-tensors", "sparsity_config": {"format": "sparse-24"}}}`,
 		"transform_config":                       `{"quantization_config": {"quant_method": "compressed-tensors", "transform_config": {"R1": {}}}}`,
 		"no group has weights":                   `{"quantization_config": {"quant_method": "compressed-tensors"}}`,
-		"dynamic":                                `{"quantization_config": {"quant_method": "gptq", "bits": 4, "dynamic": {"-:.*": {}}}}`,
+		"dynamic":                                `{"quantization_config": {"quant_method": "gptq", "bits": 4, "dynamic": {"+:.*": {}}}}`,
 		"checkpoint_format":                      `{"quantization_config": {"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}}`,
 		"settings by module":                     `{"quantization": {"bits": 4, "group_size": 64, "model.layers.3.mlp.down_proj": {"bits": 8}}}`,
 		`"mode": "mxfp4"`:                        `{"quantization": {"bits": 4, "group_size": 32, "mode": "mxfp4"}}`,

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/lukv/lukv/tensor"
 )
@@ -15,8 +16,10 @@ func parseGPTQ(s *settings) (*Scheme, error) {
 	if s.Bits != 4 && s.Bits != 8 {
 		return nil, refused("bits", s.Bits, "4 or 8")
 	}
-	if len(s.Dynamic) > 0 {
-		return nil, refused("dynamic", "settings by layer", "none")
+	for pattern := range s.Dynamic {
+		if !strings.HasPrefix(pattern, "-:") { // modules that are not quantised
+			return nil, refused("dynamic", fmt.Sprintf("%.40q", pattern), "none, or patterns of modules to leave alone")
+		}
 	}
 	one := int16(1)
 	switch s.CheckpointFormat {
@@ -33,7 +36,13 @@ func parseGPTQ(s *settings) (*Scheme, error) {
 	return &Scheme{
 		Name:   fmt.Sprintf("gptq %d bit", s.Bits),
 		stored: named(".qweight"),
-		read:   func(m *module) (*Matrix, error) { return m.gptq(s.Bits, size, one) },
+		read: func(m *module) (*Matrix, error) {
+			// Without the groups of columns, those of sorted ones would be mixed up.
+			if s.Sorted && size > 0 && size < m.cols && !has(m.src, m.name+".g_idx") {
+				return nil, fmt.Errorf("tensor %q is missing, expected one as \"desc_act\" is true", m.name+".g_idx")
+			}
+			return m.gptq(s.Bits, size, one)
+		},
 	}, nil
 }
 
@@ -46,6 +55,9 @@ func parseAWQ(s *settings) (*Scheme, error) {
 	}
 	if s.Version != "" && s.Version != "gemm" && s.Version != "GEMM" {
 		return nil, refused("version", fmt.Sprintf("%q", s.Version), "gemm")
+	}
+	if s.ZeroPoint != nil && !*s.ZeroPoint {
+		return nil, refused("zero_point", false, "true")
 	}
 	size := 128
 	if s.Group != nil {
@@ -341,8 +353,11 @@ func parseFP8(s *settings) (*Scheme, error) {
 		Name:   "fp8",
 		stored: storedFloat8,
 		read: func(m *module) (*Matrix, error) {
-			// Despite its name it multiplies.
-			return m.float8(".weight_scale_inv", s.BlockSize)
+			suffix := ".weight_scale_inv" // despite its name it multiplies
+			if s.BlockSize == nil && !has(m.src, m.name+suffix) {
+				suffix = ".weight_scale" // of files that AutoFP8 wrote
+			}
+			return m.float8(suffix, s.BlockSize)
 		},
 	}, nil
 }

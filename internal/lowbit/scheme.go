@@ -82,6 +82,9 @@ type settings struct {
 
 	CheckpointFormat string                     `json:"checkpoint_format"` // GPTQ
 	Dynamic          map[string]json.RawMessage `json:"dynamic"`
+	Sorted           bool                       `json:"desc_act"` // columns by importance
+
+	ZeroPoint *bool `json:"zero_point"` // AWQ
 
 	SkipModules   []string `json:"modules_to_not_convert"`
 	Ignored       []string `json:"ignored_layers"`

@@ -1,0 +1,127 @@
+package lowbit
+
+import (
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/tensor"
+)
+
+// tensors is a checkpoint in memory.
+type tensors map[string]tensor.Tensor
+
+func (s tensors) Tensor(name string) (tensor.Tensor, string, bool) {
+	t, ok := s["x."+name[len("m."):]]
+	return t, "model.safetensors", ok
+}
+
+// wordsOf returns a tensor of 32-bit words that f gives.
+func wordsOf(f func(i int) uint32, shape ...int) tensor.Tensor {
+	n := 1
+	for _, d := range shape {
+		n *= d
+	}
+	data := make([]byte, 4*n)
+	for i := range n {
+		binary.LittleEndian.PutUint32(data[4*i:], f(i))
+	}
+	return tensor.Tensor{Type: tensor.I32, Shape: shape, Data: data}
+}
+
+func same(v uint32) func(int) uint32 { return func(int) uint32 { return v } }
+
+// twoScales are scales of 0.5 and then 1, which change every n, [down, across].
+func twoScales(n, down, across int) tensor.Tensor {
+	x := make([]float32, down*across)
+	for i := range x {
+		x[i] = 0.5 * float32(1+i/n%2)
+	}
+	return tensor.FromF32s(tensor.F16, x, down, across)
+}
+
+// TestContradictions: where a file has more, less or other tensors than its config says,
+// it is refused, or read as the format's own program reads it; never read as if the
+// difference were not there.
+func TestContradictions(t *testing.T) {
+	const rows, cols = 8, 64
+	packed := tensors{
+		"x.weight_packed": wordsOf(func(i int) uint32 { return uint32(i) * 0x01234567 }, rows, cols/8),
+		"x.weight_scale":  twoScales(1, rows, 2),
+		"x.weight_shape":  tensor.Tensor{Type: tensor.I64, Shape: []int{2}, Data: append(binary.LittleEndian.AppendUint64(nil, rows), binary.LittleEndian.AppendUint64(nil, cols)...)},
+	}
+	transposed := tensors{
+		"x.qweight": wordsOf(func(i int) uint32 { return uint32(i) * 0x01234567 }, cols/8, rows),
+		"x.qzeros":  wordsOf(same(0x77777777), 2, 1),
+		"x.scales":  twoScales(rows, 2, rows),
+	}
+	with := func(base tensors, name string, x tensor.Tensor) tensors {
+		out := maps.Clone(base)
+		out["x."+name] = x
+		return out
+	}
+	fp8 := tensors{"x.weight": {Type: tensor.F8E4M3, Shape: []int{rows, cols}, Data: make([]byte, rows*cols)}}
+	compressed := func(keys string) string {
+		return `{"quantization_config": {"quant_method": "compressed-tensors", "format": "pack-quantized", "sparsity_config": {"format": "dense"},
+			"config_groups": {"g": {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32` + keys + `}}}}}`
+	}
+	gptq := func(keys string) string {
+		return `{"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 32` + keys + `}}`
+	}
+	swapped := wordsOf(func(i int) uint32 { return uint32(1 - i/32) }, cols)
+	one := tensor.FromF32s(tensor.F32, []float32{0.5}, 1)
+	for i, test := range []struct {
+		config string
+		src    tensors
+		err    string // "" if it is read
+		first  bool   // whether the first column is of the first group
+	}{
+		{compressed(``), packed, "", true},
+		{compressed(`, "actorder": "weight"`), packed, "", true},
+		{compressed(`, "actorder": "GROUP"`), with(packed, "weight_g_idx", swapped), "", false},
+		{compressed(``), with(packed, "weight_g_idx", swapped), "", false},
+		{compressed(`, "actorder": null`), with(packed, "weight_g_idx", swapped), "", false},
+		{compressed(`, "actorder": "group"`), packed, "weight_g_idx", false},
+		{compressed(`, "actorder": "sorted"`), packed, "actorder", false},
+		{compressed(``), with(packed, "weight_zero_point", wordsOf(same(0x88888888), 1, 2)), "", true},
+		{compressed(``), with(packed, "weight_zero_point", wordsOf(same(0x88888889), 1, 2)), "weight_zero_point", true},
+		{compressed(`, "symmetric": false`), packed, "weight_zero_point", true},
+		{gptq(``), transposed, "", true},
+		{gptq(`, "desc_act": true`), transposed, "g_idx", true},
+		{gptq(`, "desc_act": true`), with(transposed, "g_idx", swapped), "", false},
+		{gptq(``), with(transposed, "g_idx", swapped), "", false},
+		{gptq(`, "dynamic": {"-:lm_head": {}}`), transposed, "", true},
+		{gptq(`, "dynamic": {"-:lm_head": {}, "+:.*up_proj": {"bits": 8}}`), transposed, "dynamic", true},
+		{`{"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": false}}`, transposed, "zero_point", true},
+		{`{"quantization_config": {"quant_method": "fp8"}}`, with(fp8, "weight_scale", one), "", true},
+		{`{"quantization_config": {"quant_method": "fp8"}}`, fp8, "weight_scale", true},
+		{`{"quantization_config": {"quant_method": "fp8", "weight_block_size": [8, 8]}}`, with(fp8, "weight_scale", one), "weight_scale_inv", true},
+	} {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			var m *Matrix
+			s, err := Parse([]byte(test.config))
+			if err == nil {
+				m, err = s.Matrix(test.src, "m", rows, cols)
+			}
+			if test.err != "" {
+				require.ErrorContains(t, err, test.err)
+				return
+			}
+			require.NoError(t, err)
+			got := make([]float32, cols)
+			m.Float32s(got, 0, 1)
+			if m.ints == nil {
+				return
+			}
+			// The first word is 0, which both formats store as −8: its scale shows the group.
+			want := float32(-4)
+			if !test.first {
+				want = -8
+			}
+			require.Equal(t, want, got[0])
+		})
+	}
+}
