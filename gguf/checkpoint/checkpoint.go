@@ -152,14 +152,20 @@ func (o *object) set(key string, value any) {
 	*o = append(*o, member{key, value})
 }
 
-// integer returns a member that is an int.
-func (o *object) integer(key string) int {
+// get returns the value of a key, nil if there is none.
+func (o *object) get(key string) any {
 	for _, m := range *o {
 		if m.key == key {
-			return m.value.(int)
+			return m.value
 		}
 	}
-	return 0
+	return nil
+}
+
+// integer returns a member that is an int.
+func (o *object) integer(key string) int {
+	n, _ := o.get(key).(int)
+	return n
 }
 
 func (o object) MarshalJSON() ([]byte, error) {

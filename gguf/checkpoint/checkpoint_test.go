@@ -189,9 +189,33 @@ func TestRefuses(t *testing.T) {
 		_, err := Files(f.open(t, fourRows), Options{Text: true})
 		require.ErrorContains(t, err, want)
 	}
+	for want, set := range map[string]file{
+		`"llama.attention.causal": false is not supported`: {"llama.attention.causal": false},
+		`"llama.attention.causal"`:                         {"llama.attention.causal": uint32(1)},
+		`"llama.expert_group_count"`:                       {"llama.expert_group_count": uint32(2), "llama.expert_group_used_count": uint32(1)},
+		`beside the tensor "rope_freqs.weight"`:            {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": float32(2)},
+		`the tensor "rope_freqs.weight"`:                   {"llama.rope.scaling.factor": float32(4)},
+		`tensor "rope_freqs.weight" is`:                    {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": float32(2), "llama.rope.scaling.original_context_length": uint32(64)},
+		`"llama.rope.scaling.type": "su" is not`:           {"llama.rope.scaling.type": "su"},
+		"":                                                 {"llama.attention.causal": true, "llama.expert_group_count": uint32(1), "llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": float32(1)},
+	} {
+		f := small("llama")
+		maps.Copy(f, set)
+		divisors := []float32{1, 1, 1, 1, 2, 4, 8, 8}
+		_, err := Files(f.open(t, map[string][]float32{"token_embd.weight": fourRows["token_embd.weight"], "rope_freqs.weight": divisors}), Options{Text: true})
+		if want == "" {
+			require.NoError(t, err)
+		} else {
+			require.ErrorContains(t, err, want)
+		}
+	}
 	f := small("granite")
-	f["granite.logit_scale"] = float32(0)
+	f["granite.logit_scale"], f["granite.rope.scaling.finetuned"] = float32(8), false
 	_, err := Files(f.open(t, fourRows), Options{Text: true})
+	require.ErrorContains(t, err, `"granite.rope.scaling.finetuned": attention without positions is not supported`)
+	f = small("granite")
+	f["granite.logit_scale"] = float32(0)
+	_, err = Files(f.open(t, fourRows), Options{Text: true})
 	require.ErrorContains(t, err, `"granite.logit_scale": found 0`)
 	_, err = Files(small("llama").open(t, nil), Options{Text: true})
 	require.ErrorContains(t, err, "token_embd.weight")

@@ -68,6 +68,7 @@ func readConfig(f *gguf.File, o Options) (*object, error) {
 		return nil, k.err
 	}
 	k.rope(c, o)
+	k.refuse()
 	a.read(k, c)
 	if o.Type == "" {
 		o.Type = "bfloat16"
@@ -77,6 +78,23 @@ func readConfig(f *gguf.File, o Options) (*object, error) {
 		return nil, err
 	}
 	return c, k.err
+}
+
+// refuse fails on keys of any architecture that would change what a model computes, and that
+// none here can follow.
+func (k *keys) refuse() {
+	if key := k.prefix + "attention.causal"; k.f.Has(key) {
+		if causal, err := k.f.Bool(key); err != nil {
+			k.fail(err)
+		} else if !causal {
+			k.fail(fmt.Errorf("key %q: false is %w: attention to later tokens", key, ErrUnsupported))
+		}
+	}
+	if key := "expert_group_count"; k.has(key) {
+		if n, err := k.f.Uint(k.prefix + key); err != nil || n > 1 {
+			k.fail(fmt.Errorf("key %q: experts chosen by groups are %w, expected at most 1", k.prefix+key, ErrUnsupported))
+		}
+	}
 }
 
 // feedForward is the width of the layers that are not mixtures. Files of mixtures only may
@@ -135,8 +153,10 @@ func (k *keys) rope(c *object, o Options) {
 	var scaling *object
 	switch {
 	case k.f.Tensor("rope_freqs.weight") != nil:
+		k.scaledOnce("rope_freqs.weight")
 		scaling = k.divisors(float64(theta), rotated, c.integer("max_position_embeddings"), o)
 	case k.f.Tensor("rope_factors_long.weight") != nil:
+		k.scaledOnce("rope_factors_long.weight")
 		scaling = k.longRope(rotated, c)
 	default:
 		scaling = k.scaling()
@@ -144,6 +164,21 @@ func (k *keys) rope(c *object, o Options) {
 	if scaling != nil {
 		c.set("rope_scaling", scaling)
 	}
+}
+
+// scaledOnce fails if keys scale positions besides the divisors of a tensor.
+func (k *keys) scaledOnce(tensor string) {
+	if kind, err := k.f.Text(k.prefix + ropeType); err == nil && kind == "longrope" {
+		return
+	}
+	s := k.scaling()
+	if s == nil || k.err != nil {
+		return
+	}
+	if kind, _ := s.get("rope_type").(string); kind == "linear" && s.get("factor") == number(1) {
+		return
+	}
+	k.fail(fmt.Errorf("key %q: a scaling beside the tensor %q is %w, expected one of them", k.prefix+ropeType, tensor, ErrUnsupported))
 }
 
 // divisors is a scaling by a divisor for every frequency.
@@ -178,6 +213,8 @@ func (k *keys) longRope(rotated int, c *object) *object {
 	return s
 }
 
+const ropeType = "rope.scaling.type"
+
 // scaling returns rope_scaling by keys, nil if positions are not scaled.
 func (k *keys) scaling() *object {
 	const p = "rope.scaling."
@@ -186,9 +223,9 @@ func (k *keys) scaling() *object {
 		factor = old // used by the first converters
 	}
 	kind := "linear" // the meaning of a factor without a type
-	if k.has(p + "type") {
+	if k.has(ropeType) {
 		var err error
-		if kind, err = k.f.Text(k.prefix + p + "type"); err != nil {
+		if kind, err = k.f.Text(k.prefix + ropeType); err != nil {
 			k.fail(err)
 		}
 	} else {
@@ -207,7 +244,7 @@ func (k *keys) scaling() *object {
 	case "yarn":
 		return k.yarn(factor)
 	}
-	k.fail(fmt.Errorf("key %q: %q is %w, expected none, linear or yarn", k.prefix+p+"type", kind, ErrUnsupported))
+	k.fail(fmt.Errorf("key %q: %q is %w, expected none, linear or yarn", k.prefix+ropeType, kind, ErrUnsupported))
 	return nil
 }
 
@@ -297,12 +334,8 @@ func noWindow(k *keys, c *object) {
 
 // kind returns model_type.
 func (o *object) kind() string {
-	for _, m := range *o {
-		if m.key == "model_type" {
-			return m.value.(string)
-		}
-	}
-	return ""
+	kind, _ := o.get("model_type").(string)
+	return kind
 }
 
 // experts sets how many experts there are and how many a token uses.
@@ -348,6 +381,10 @@ func readSmolLM3(_ *keys, c *object) {
 }
 
 func readGranite(k *keys, c *object) {
+	const rotates = "rope.scaling.finetuned" // a switch of the architecture, whatever its name says
+	if turns, err := k.f.Bool(k.prefix + rotates); k.has(rotates) && (err != nil || !turns) {
+		k.fail(fmt.Errorf("key %q: attention without positions is %w, expected true", k.prefix+rotates, ErrUnsupported))
+	}
 	for _, x := range []struct{ name, key string }{
 		{"embedding_multiplier", "embedding_scale"}, {"attention_multiplier", "attention.scale"},
 		{"residual_multiplier", "residual_scale"}, {"logits_scaling", "logit_scale"},
@@ -373,12 +410,9 @@ func readMinistral3(k *keys, c *object) {
 	if !k.has("attention.temperature_scale") {
 		return
 	}
-	for _, m := range *c {
-		if m.key == "rope_scaling" {
-			s := m.value.(*object)
-			s.set("llama_4_scaling_beta", k.float("attention.temperature_scale", 0))
-			return
-		}
+	if s, ok := c.get("rope_scaling").(*object); ok {
+		s.set("llama_4_scaling_beta", k.float("attention.temperature_scale", 0))
+		return
 	}
 	k.fail(fmt.Errorf("key %q without a scaling of positions is %w", k.prefix+"attention.temperature_scale", ErrUnsupported))
 }
