@@ -158,6 +158,8 @@ func Parse(text []byte) (*Config, error) {
 		return nil, err
 	}
 	def := &f.defaults
+	outer.network()
+	o.network()
 	o.activation(def)
 	c := &Config{
 		Arch:           f.arch,

@@ -238,6 +238,23 @@ func TestConfigRefuses(t *testing.T) {
 		{"two scalings", jsonKeys{"rope_scaling": jsonKeys{"type": "linear", "factor": 2}, "rope_parameters": jsonKeys{"rope_type": "yarn", "factor": 2}}, "expected one", false},
 		{"rotation by kind of layer", jsonKeys{"rope_parameters": jsonKeys{"full_attention": jsonKeys{"rope_theta": 1e6}}}, "kinds of layers", true},
 		{"partial rotation", jsonKeys{"partial_rotary_factor": 0.5}, "partial_rotary_factor", true},
+		{"classifier", jsonKeys{"architectures": []string{"LlamaForSequenceClassification"}}, "a classifier", true},
+		{"classifier of tokens", jsonKeys{"model_type": "qwen3", "architectures": []string{"Qwen3ForTokenClassification"}}, "a classifier", true},
+		{"reward model", jsonKeys{"architectures": []string{"LlamaForRewardModel"}}, "a classifier", true},
+		{"attention to all tokens", jsonKeys{"is_causal": false}, "is_causal", true},
+		{"attention to all tokens, Gemma", jsonKeys{"model_type": "gemma3_text", "use_bidirectional_attention": true}, "use_bidirectional_attention", true},
+		{"attention to all tokens of some kind", jsonKeys{"use_bidirectional_attention": "all"}, "use_bidirectional_attention", true},
+		{"cap of scores", jsonKeys{"model_type": "gemma2", "attn_logit_softcapping": 0}, "attn_logit_softcapping", false},
+		{"cap of logits", jsonKeys{"model_type": "gemma3_text", "final_logit_softcapping": json.RawMessage("0.0")}, "final_logit_softcapping", false},
+		{"layers without rotation", jsonKeys{"model_type": "smollm3", "no_rope_layers": []int{}}, "found 0 numbers", false},
+	}
+	for _, keys := range []jsonKeys{
+		{"architectures": []string{"LlamaForCausalLM", "LlamaForSequenceClassification"}, "is_causal": true, "use_bidirectional_attention": false},
+		{"architectures": nil, "is_causal": nil, "use_bidirectional_attention": nil},
+		{"architectures": "LlamaForCausalLM"},
+	} {
+		_, err := Parse(withKeys(keys))
+		assert.NoError(t, err, "%v", keys)
 	}
 	for _, c := range cases {
 		_, err := Parse(withKeys(c.keys))

@@ -1,9 +1,11 @@
 package arch
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/lukv/lukv/internal/strictjson"
 )
@@ -145,6 +147,31 @@ func findFamily(o object) (*family, error) {
 	}
 	return nil, fmt.Errorf("found neither \"model_type\" nor \"architectures\", so the architecture is %w, expected one of %v",
 		ErrUnsupported, architectures())
+}
+
+// otherHeads are endings of classes whose checkpoints hold another head than that of a
+// language model, beside which tied embeddings would pass for one.
+var otherHeads = []string{"ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "ForMultipleChoice", "RewardModel"}
+
+// network fails on settings of any family under which a checkpoint is no language model, or
+// one whose tokens see later ones.
+func (o object) network() {
+	var classes []string
+	if json.Unmarshal(o.Raw("architectures"), &classes) == nil && len(classes) > 0 {
+		for _, head := range otherHeads {
+			if strings.HasSuffix(classes[0], head) {
+				o.Fail("architectures", "%s is %w: a classifier, which continues no text", short(strconv.Quote(classes[0])), ErrUnsupported)
+			}
+		}
+	}
+	if !o.Bool("is_causal", true) {
+		o.Fail("is_causal", "false is %w: attention to later tokens", ErrUnsupported)
+	}
+	switch both := string(o.Raw("use_bidirectional_attention")); both {
+	case "", "false":
+	default:
+		o.Fail("use_bidirectional_attention", "%s is %w: attention to later tokens", short(both), ErrUnsupported)
+	}
 }
 
 // unsupportedArch returns the error for an architecture; missing, if known, says what of

@@ -75,7 +75,7 @@ func (o object) softCap(key string, def float64) float64 {
 		return 0
 	}
 	v := o.Float(key, def)
-	if v != 0 && !(v > 1e-3 && v < 1e6) {
+	if (v != 0 || o.Has(key)) && !(v > 1e-3 && v < 1e6) {
 		o.Fail(key, "found %g, expected a number above 0", v)
 	}
 	return v

@@ -15,7 +15,7 @@ var smolLM3Family = family{
 		c.MLPBias = o.Bool("mlp_bias", false)
 		interval := o.Int("no_rope_layer_interval", 4, 1, math.MaxInt32)
 		turns := o.ints("no_rope_layers", maxLayers)
-		if len(turns) > 0 && len(turns) != c.Layers {
+		if o.Has("no_rope_layers") && len(turns) != c.Layers {
 			o.Fail("no_rope_layers", "found %d numbers, expected one for each of the %d layers", len(turns), c.Layers)
 			return
 		}
