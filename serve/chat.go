@@ -121,6 +121,10 @@ func (s *Server) chatRequest(r *http.Request, f *fields, counting bool) (*chatRe
 			f.fail("top_logprobs", "needs logprobs: true")
 		}
 	}
+	refuseForeign(f, limitNames, "max_tokens", "max_completion_tokens")
+	refuseForeign(f, stopNames, "stop")
+	refuseForeign(f, append([]string{"thinking"}, thoughtNames...), "thinking_token_budget", "chat_template_kwargs")
+	refuseForeign(f, []string{"enable_thinking"}, "chat_template_kwargs")
 	refuse(f, "functions")
 	refuse(f, "function_call")
 	c.follow(f, &in)

@@ -118,6 +118,8 @@ func (s *Server) textRequest(r *http.Request, f *fields) (*textRequest, error) {
 	c := &textRequest{sharedFields: s.sharedFields(f, v, f.integer("max_tokens", 16, 0, math.MaxInt32)), echo: f.boolean("echo")}
 	c.readProbs(f)
 	c.readBest(f)
+	refuseForeign(f, limitNames, "max_tokens")
+	refuseForeign(f, stopNames, "stop")
 	refuse(f, "suffix", `""`)
 	like := format(f)
 	special := !f.has("add_special_tokens") || f.boolean("add_special_tokens")
@@ -398,7 +400,7 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) error {
 	}
 	a := &answering{
 		sharedFields: &c.sharedFields, stream: c.stream, queries: c.queries, events: c.events,
-		error: func(err error) *apiError { return asError(err, c.v.e.MaxTokens()) },
+		error: c.asError,
 	}
 	format := &textFormat{c: c, choices: make([]textChoice, len(c.queries)*c.best), begun: make([]bool, len(c.queries)*c.n)}
 	format.answer = textAnswer{ID: "cmpl-" + randomID(), Object: "text_completion", Created: time.Now().Unix(), Model: c.v.id, Choices: []textChoice{}}

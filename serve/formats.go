@@ -3,6 +3,7 @@ package serve
 import (
 	"context"
 	"encoding/json"
+	"slices"
 
 	"github.com/lukv/lukv/dialog/structured"
 	"github.com/lukv/lukv/engine"
@@ -18,6 +19,27 @@ const (
 var unsupported = []string{"grammar", "json_schema", "regex", "ebnf", "format", "bad_words", "allowed_token_ids", "structural_tag", "guided_grammar",
 	"guided_decoding", "guided_whitespace_pattern", "json_mode", "json_object", "banned_tokens", "banned_strings", "bad_words_ids", "logits_processors", "logits_processor", "logit_processors",
 	"sampling_params", "extra_body", "lark", "gbnf", "bnf", "constraint", "output_schema", "json_schema_str"}
+
+// Names by which servers and endpoints take a limit of answers, a limit of reasoning, and stop
+// texts. Left out without a word, answers would be longer than was asked for.
+var (
+	limitNames   = []string{"max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens", "n_predict", "num_predict"}
+	thoughtNames = []string{"thinking_budget", "reasoning_budget", "max_thinking_tokens", "max_reasoning_tokens"}
+	stopNames    = []string{"stop", "stop_sequences", "stop_strings"}
+)
+
+// refuseForeign refuses fields whose names the endpoint does not have, unless one of its own
+// for the same is there. −1 is no limit.
+func refuseForeign(f *fields, names []string, own ...string) {
+	if slices.ContainsFunc(own, f.has) {
+		return
+	}
+	for _, key := range names {
+		if v := f.raw(key); v != nil && string(v) != "-1" && string(v) != "[]" && !slices.Contains(own, key) {
+			f.fail(key, "not a field of this endpoint, expected %s", own[0])
+		}
+	}
+}
 
 // formats reads the formats that a request asks for.
 type formats struct {

@@ -21,6 +21,8 @@ type messageRequest struct {
 // matter.
 func (s *Server) messageRequest(r *http.Request, f *fields, counting bool) (*messageRequest, error) {
 	q := &messageRequest{stream: f.boolean("stream") && !counting, stops: f.texts("stop_sequences", maxStops)}
+	refuseForeign(f, stopNames, "stop_sequences")
+	refuseForeign(f, thoughtNames, "thinking", "thinking_token_budget")
 	think, budget := thinkingBudget(f)
 	messages := []object{}
 	if f.has("system") {
@@ -62,7 +64,7 @@ func (s *Server) messageRequest(r *http.Request, f *fields, counting bool) (*mes
 		chat["chat_template_kwargs"], own["chat_template_kwargs"] = object{"enable_thinking": *think}, "thinking"
 	}
 	if budget > 0 {
-		chat["thinking_token_budget"] = budget
+		chat["thinking_token_budget"], own["thinking_token_budget"] = budget, "thinking.budget_tokens"
 	}
 	var err error
 	if q.c, err = s.asChat(r, f, chat, own, counting); err != nil {
@@ -81,6 +83,9 @@ func messageOutput(f *fields, chat object, own names) {
 	o, path := f.object("output_format"), "output_format"
 	if config := f.object("output_config"); config != nil {
 		if of := config.object("format"); of != nil {
+			if o != nil {
+				f.fail("output_format", "found a second format of the answer, expected one of output_format and output_config.format")
+			}
 			o, path = of, "output_config.format"
 		}
 		for key := range config.values {
@@ -190,7 +195,7 @@ type messageParts struct {
 func (p *messageParts) add(b *fields, role string) {
 	switch t := b.str("type"); {
 	case t == "text":
-		p.text.WriteString(b.str("text"))
+		p.text.WriteString(b.required("text"))
 		p.texts++
 	case t == "tool_use" && role == "assistant":
 		input := b.raw("input")

@@ -89,6 +89,12 @@ func ollamaFields(f *fields, own names) object {
 				out[to], own[to] = o.raw(key), "options."+key
 			}
 		}
+		if o.integer("repeat_last_n", -1, -1, math.MaxInt32) == 0 { // penalties look at no token
+			for _, penalty := range []string{"repetition_penalty", "presence_penalty", "frequency_penalty"} {
+				delete(out, penalty)
+			}
+			out["repetition_penalty"] = 1
+		}
 		f.adopt(o)
 	}
 	if v := f.raw("format"); v != nil && string(v) != `""` {
@@ -124,7 +130,9 @@ func (s *Server) ollamaChat(w http.ResponseWriter, r *http.Request) error {
 	}
 	own := names{}
 	chat := ollamaFields(f, own)
-	chat["messages"] = ollamaMessages(f)
+	if chat["messages"] = ollamaMessages(f); len(f.list("messages", maxMessages)) == 0 && f.failed() == nil {
+		return s.ollamaLoad(w, r, f, object{"message": object{"role": "assistant", "content": ""}})
+	}
 	if v := f.raw("tools"); v != nil && string(v) != "[]" {
 		chat["tools"] = v
 	}
@@ -195,12 +203,8 @@ func (s *Server) ollamaGenerate(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	switch {
-	case prompt == "": // a request to load the model
-		v, err := s.served(r.Context(), f.str("model"))
-		if err != nil {
-			return err
-		}
-		return writeJSON(w, object{"model": v.id, "created_at": time.Now().UTC(), "response": "", "done": true, "done_reason": "load"})
+	case prompt == "":
+		return s.ollamaLoad(w, r, f, object{"response": ""})
 	case f.boolean("raw"):
 		q["prompt"] = prompt
 		return s.ollamaRaw(w, r, f, q, own)
@@ -211,6 +215,16 @@ func (s *Server) ollamaGenerate(w http.ResponseWriter, r *http.Request) error {
 	}
 	q["messages"] = append(messages, object{"role": "user", "content": prompt})
 	return s.ollamaAnswer(w, r, f, q, own, true)
+}
+
+// ollamaLoad loads the model, as a request without a prompt or messages asks for.
+func (s *Server) ollamaLoad(w http.ResponseWriter, r *http.Request, f *fields, answer object) error {
+	v, err := s.served(r.Context(), f.str("model"))
+	if err != nil {
+		return err
+	}
+	answer["model"], answer["created_at"], answer["done"], answer["done_reason"] = v.id, time.Now().UTC(), true, "load"
+	return writeJSON(w, answer)
 }
 
 // ollamaRaw answers with a continuation of the prompt.
@@ -228,7 +242,7 @@ func (s *Server) ollamaRaw(w http.ResponseWriter, r *http.Request, f *fields, q 
 	}
 	a := &answering{
 		sharedFields: &c.sharedFields, stream: streams(f), lines: true, collects: true, queries: c.queries, events: c.events,
-		error: func(err error) *apiError { return asError(err, c.v.e.MaxTokens()) },
+		error: func(err error) *apiError { return own.rename(c.asError(err)) },
 	}
 	if err := f.failed(); err != nil {
 		return err
@@ -263,6 +277,9 @@ func (s *Server) ollamaAnswer(w http.ResponseWriter, r *http.Request, f *fields,
 	c, err := s.chatRequest(r, of, false)
 	if err != nil {
 		return own.rename(asError(err, holdsOf(r.Context()).maxLen))
+	}
+	if v := f.raw("think"); v != nil && string(v) != "false" && !c.v.syntax.Reasons() {
+		return invalid("think", "think: not supported by the chat template of the model %s", c.v.id)
 	}
 	c.own = own
 	a := c.answering(stream, true)

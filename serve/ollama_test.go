@@ -86,6 +86,9 @@ func TestOllamaAnswers(t *testing.T) {
 	ts.post(t, "/v1/completions", object{"model": "needle/llama", "prompt": "hello", "temperature": 0, "max_tokens": 5}, &raw)
 	got := ts.ollama(t, "/api/generate", object{"model": "needle/llama:latest", "prompt": "hello", "raw": true, "stream": false, "options": object{"temperature": 0, "num_predict": 5}})
 	require.Equal(t, raw.Choices[0].Text, got[0].Response)
+	got = ts.ollama(t, "/api/generate", object{"model": "needle/llama", "prompt": "hello", "raw": true, "stream": false, "think": false,
+		"options": object{"temperature": 0, "num_predict": 5, "repeat_last_n": 0, "repeat_penalty": 100, "presence_penalty": 2, "frequency_penalty": 2}})
+	require.Equal(t, raw.Choices[0].Text, got[0].Response, "penalties that look at no token")
 	got = ts.ollama(t, "/api/chat", object{"model": "needle/llama", "stream": false, "messages": messages, "options": object{"num_predict": -1, "seed": 1},
 		"format": object{"type": "object", "properties": object{"a": object{"enum": []string{"x", "y"}}}, "required": []string{"a"}, "additionalProperties": false}})
 	require.Contains(t, []string{`{"a":"x"}`, `{"a":"y"}`}, strings.Join(strings.Fields(got[0].Message.Content), ""))
@@ -101,24 +104,27 @@ func TestOllamaRefuses(t *testing.T) {
 		status int
 		body   object
 	}{
-		"options.num_predict":    {"/api/chat", 400, object{"messages": hello, "options": object{"num_predict": 0}}},
-		"options.num_predict: f": {"/api/chat", 400, object{"messages": hello, "options": object{"num_predict": -3}}},
-		"options.temperature":    {"/api/chat", 400, object{"messages": hello, "options": object{"temperature": 9}}},
-		"options.repeat_penalty": {"/api/chat", 400, object{"messages": hello, "options": object{"repeat_penalty": "x"}}},
-		"options.temprature":     {"/api/chat", 400, object{"messages": hello, "options": object{"temprature": 1}}},
-		"options.mirostat":       {"/api/chat", 400, object{"messages": hello, "options": object{"mirostat": 2}}},
-		"format":                 {"/api/chat", 400, object{"messages": hello, "format": "xml"}},
-		"messages[0].images":     {"/api/chat", 400, object{"messages": []object{{"role": "user", "content": "x", "images": []string{"aaaa"}}}}},
-		"messages[0].role":       {"/api/chat", 400, object{"messages": []object{{"role": "robot", "content": "x"}}}},
-		"arguments":              {"/api/chat", 400, object{"messages": []object{{"role": "assistant", "content": "", "tool_calls": []object{{"function": object{"name": "f", "arguments": "x"}}}}}}},
-		"suffix":                 {"/api/generate", 400, object{"prompt": "x", "suffix": "y"}},
-		"template":               {"/api/generate", 400, object{"prompt": "x", "template": "y"}},
-		"context":                {"/api/generate", 400, object{"prompt": "x", "context": []int{1}}},
-		"maximum context length": {"/api/generate", 400, object{"prompt": strings.Repeat("word ", 4000)}},
-		"no embeddings":          {"/api/embed", 501, object{"input": "x"}},
-		"has no embeddings":      {"/api/embeddings", 501, object{"prompt": "x"}},
-		"does not exist":         {"/api/show", 404, object{"model": "other"}},
-		"/api/pull":              {"/api/pull", 404, object{}},
+		"options.num_predict":     {"/api/chat", 400, object{"messages": hello, "options": object{"num_predict": 0}}},
+		"options.num_predict: f":  {"/api/chat", 400, object{"messages": hello, "options": object{"num_predict": -3}}},
+		"options.temperature":     {"/api/chat", 400, object{"messages": hello, "options": object{"temperature": 9}}},
+		"options.repeat_penalty":  {"/api/chat", 400, object{"messages": hello, "options": object{"repeat_penalty": "x"}}},
+		"options.temprature":      {"/api/chat", 400, object{"messages": hello, "options": object{"temprature": 1}}},
+		"options.mirostat":        {"/api/chat", 400, object{"messages": hello, "options": object{"mirostat": 2}}},
+		"format":                  {"/api/chat", 400, object{"messages": hello, "format": "xml"}},
+		"messages[0].images":      {"/api/chat", 400, object{"messages": []object{{"role": "user", "content": "x", "images": []string{"aaaa"}}}}},
+		"messages[0].role":        {"/api/chat", 400, object{"messages": []object{{"role": "robot", "content": "x"}}}},
+		"arguments":               {"/api/chat", 400, object{"messages": []object{{"role": "assistant", "content": "", "tool_calls": []object{{"function": object{"name": "f", "arguments": "x"}}}}}}},
+		"think: not supported":    {"/api/chat", 400, object{"messages": hello, "think": true}},
+		"think: not supported by": {"/api/generate", 400, object{"prompt": "x", "think": "high"}},
+		"options.repeat_last_n":   {"/api/chat", 400, object{"messages": hello, "options": object{"repeat_last_n": -2}}},
+		"suffix":                  {"/api/generate", 400, object{"prompt": "x", "suffix": "y"}},
+		"template":                {"/api/generate", 400, object{"prompt": "x", "template": "y"}},
+		"context":                 {"/api/generate", 400, object{"prompt": "x", "context": []int{1}}},
+		"maximum context length":  {"/api/generate", 400, object{"prompt": strings.Repeat("word ", 4000)}},
+		"no embeddings":           {"/api/embed", 501, object{"input": "x"}},
+		"has no embeddings":       {"/api/embeddings", 501, object{"prompt": "x"}},
+		"does not exist":          {"/api/show", 404, object{"model": "other"}},
+		"/api/pull":               {"/api/pull", 404, object{}},
 	} {
 		if test.body["model"] == nil {
 			test.body["model"] = "needle/llama"
@@ -131,8 +137,11 @@ func TestOllamaRefuses(t *testing.T) {
 		require.NoError(t, json.Unmarshal([]byte(text), &answer), text)
 		require.Contains(t, answer["error"], want)
 	}
+	status, text, _ := ts.do(t, "POST", "/api/chat", `{"model":"needle/llama","messages":[],"keep_alive":-1}`)
+	require.Equal(t, http.StatusOK, status, text)
+	require.Contains(t, text, `"done_reason":"load"`)
 	// Their clients name no type of content; pages of other sites are refused all the same.
-	status, text, _ := ts.do(t, "POST", "/api/generate", `{"model":"needle/llama","prompt":""}`, "Content-Type", "")
+	status, text, _ = ts.do(t, "POST", "/api/generate", `{"model":"needle/llama","prompt":""}`, "Content-Type", "")
 	require.Equal(t, http.StatusOK, status, text)
 	require.Contains(t, text, `"done_reason":"load"`)
 	status, _, _ = ts.do(t, "POST", "/api/generate", `{}`, "Content-Type", "", "Origin", "https://evil.example", "Sec-Fetch-Site", "cross-site")

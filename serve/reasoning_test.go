@@ -203,3 +203,22 @@ func TestWhoReasons(t *testing.T) {
 	require.Equal(t, 400, status, text)
 	require.Contains(t, text, "not supported by the chat template")
 }
+
+// TestBudgetNames: where a limit of the reasoning cannot be kept, each endpoint names its own
+// field.
+func TestBudgetNames(t *testing.T) {
+	ts := family(t, likeR1, "<x>") // </think> is several tokens
+	for path, test := range map[string]struct {
+		r    object
+		want string
+	}{
+		"/v1/chat/completions": {object{"thinking_token_budget": 3}, "thinking_token_budget: not supported"},
+		"/v1/responses":        {object{"thinking_token_budget": 3}, "thinking_token_budget: not supported"},
+		"/v1/messages":         {object{"max_tokens": 9, "thinking": object{"type": "enabled", "budget_tokens": 3}}, "thinking.budget_tokens: not supported"},
+	} {
+		test.r["model"], test.r["input"], test.r["messages"] = "needle/llama", "x", []object{{"role": "user", "content": "x"}}
+		status, text, _ := ts.do(t, "POST", path, mustJSON(t, test.r))
+		require.Equal(t, 400, status, text)
+		require.Contains(t, text, test.want)
+	}
+}

@@ -2,7 +2,9 @@ package serve
 
 import (
 	"encoding/json"
+	"maps"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -47,4 +49,88 @@ func TestForeignConstraints(t *testing.T) {
 		require.Equal(t, http.StatusBadRequest, status, "%s %s: %s", test.path, test.field, text)
 		require.Contains(t, text, test.field)
 	}
+}
+
+// A limit or stop texts under a name of another server or endpoint are refused by that
+// name, unless the endpoint's own name is there as well: left out, they would give longer
+// answers than were asked for.
+func TestForeignLimits(t *testing.T) {
+	ts := start(t, Options{}, engine.Options{})
+	hello := []object{{"role": "user", "content": "hello"}}
+	for path, test := range map[string]struct {
+		base    object
+		refused []string
+		own     map[string]any // what makes the refused ones harmless
+	}{
+		"/v1/chat/completions": {object{"messages": hello},
+			[]string{"max_new_tokens", "n_predict", "max_output_tokens", "stop_sequences", "thinking_budget", "reasoning_budget", "thinking", "enable_thinking"},
+			object{"max_completion_tokens": 3, "stop": "zzz", "chat_template_kwargs": object{"enable_thinking": false}}},
+		"/v1/completions": {object{"prompt": "hello"}, []string{"max_new_tokens", "max_completion_tokens", "n_predict", "stop_strings"}, object{"max_tokens": 3, "stop": "zzz"}},
+		"/v1/messages":    {object{"messages": hello, "max_tokens": 3}, []string{"stop", "stop_strings", "thinking_budget"}, object{"stop_sequences": []string{"zzz"}, "thinking": object{"type": "disabled"}}},
+		"/v1/responses":   {object{"input": "hello"}, []string{"max_completion_tokens", "n_predict", "stop", "stop_sequences", "reasoning_budget"}, nil},
+	} {
+		for _, field := range test.refused {
+			r := object{"model": "needle/llama", field: 3}
+			maps.Copy(r, test.base)
+			status, text, _ := ts.do(t, "POST", path, mustJSON(t, r))
+			require.Equal(t, http.StatusBadRequest, status, "%s %s: %s", path, field, text)
+			require.Contains(t, text, field+": not ", path)
+			maps.Copy(r, test.own)
+			status, text, _ = ts.do(t, "POST", path, mustJSON(t, r))
+			require.Equal(t, test.own != nil, status == http.StatusOK, "%s %s: %s", path, field, text)
+		}
+		r := object{"model": "needle/llama", "n_predict": -1, "thinking_budget": nil, "stop_strings": []string{}}
+		maps.Copy(r, test.base)
+		status, text, _ := ts.do(t, "POST", path, mustJSON(t, r))
+		require.Equal(t, http.StatusOK, status, "%s: %s", path, text)
+	}
+}
+
+// Parts without what they are made of, keys that are mistyped and formats given twice are
+// refused.
+func TestIncompleteParts(t *testing.T) {
+	ts := start(t, Options{}, engine.Options{})
+	part := object{"role": "user", "content": []object{{"type": "text"}}}
+	hello := object{"role": "user", "content": "hello"}
+	format := object{"type": "json_schema", "schema": object{"type": "integer"}}
+	for _, test := range []struct {
+		path string
+		r    object
+		want string
+	}{
+		{"/v1/chat/completions", object{"messages": []object{part}}, "messages[0].content[0].text: missing"},
+		{"/v1/messages", object{"messages": []object{part}, "max_tokens": 3}, "messages[0].content[0].text: missing"},
+		{"/v1/messages", object{"messages": []object{hello}, "max_tokens": 3, "system": part["content"]}, "system[0].text: missing"},
+		{"/v1/responses", object{"input": []object{part}}, "input[0].content[0].text: missing"},
+		{"/v1/responses", object{"input": []object{{"type": "function_call_output", "call_id": "c"}}}, "input[0].output: missing"},
+		{"/v1/responses", object{"input": "hello", "text": object{"fromat": format}}, "text.fromat: unknown"},
+		{"/v1/messages", object{"messages": []object{hello}, "max_tokens": 3, "output_format": format, "output_config": object{"format": format}}, "output_format: found a second format"},
+	} {
+		test.r["model"] = "needle/llama"
+		status, text, _ := ts.do(t, "POST", test.path, mustJSON(t, test.r))
+		require.Equal(t, http.StatusBadRequest, status, text)
+		require.Contains(t, text, test.want)
+	}
+}
+
+// An error in the format of an answer names the field that asks for it, at every endpoint.
+func TestFormatErrors(t *testing.T) {
+	ts := start(t, Options{}, engine.Options{})
+	for key, value := range map[string]any{
+		"structured_outputs.regex": object{"regex": "("}, "structured_outputs.json": object{"json": object{"type": "foo"}}, "structured_outputs.choice": object{"choice": []string{}},
+		"guided_regex": "(", "guided_json": object{"type": "foo"}, "guided_choice": []string{},
+		"response_format": object{"type": "json_schema", "json_schema": object{"schema": object{"type": "foo"}}},
+	} {
+		field, _, _ := strings.Cut(key, ".")
+		for path, r := range map[string]object{"/v1/completions": {"prompt": "hello"}, "/v1/chat/completions": {"messages": []object{{"role": "user", "content": "hello"}}}} {
+			r["model"], r[field] = "needle/llama", value
+			status, text, _ := ts.do(t, "POST", path, mustJSON(t, r))
+			require.Equal(t, http.StatusBadRequest, status, text)
+			require.Contains(t, text, `"message":"`+key+": ", path)
+			require.Contains(t, text, `"param":"`+key+`"`, path)
+		}
+	}
+	status, text, _ := ts.do(t, "POST", "/api/generate", `{"model":"needle/llama","prompt":"x","raw":true,"stream":false,"format":{"type":"foo"}}`)
+	require.Equal(t, http.StatusBadRequest, status, text)
+	require.Contains(t, text, `"format: schema at`)
 }

@@ -25,6 +25,11 @@ func (s *Server) responseRequest(r *http.Request, f *fields) (*responseRequest, 
 	if f.has("response_format") {
 		f.fail("response_format", "not a field of this endpoint, expected text.format")
 	}
+	refuseForeign(f, limitNames, "max_output_tokens", "max_tokens")
+	refuseForeign(f, thoughtNames, "thinking_token_budget")
+	for _, key := range stopNames {
+		refuse(f, key)
+	}
 	refuse(f, "background", "false")
 	refuse(f, "truncation", `"disabled"`)
 	messages := []object{}
@@ -67,6 +72,11 @@ func (s *Server) responseRequest(r *http.Request, f *fields) (*responseRequest, 
 				own["response_format"], own["response_format.json_schema"] = "text.format", "text.format"
 			}
 			o.adopt(format)
+		}
+		for key := range o.values {
+			if key != "format" && key != "verbosity" {
+				o.fail(key, "unknown, expected format or verbosity")
+			}
 		}
 		f.adopt(o)
 	}
@@ -133,6 +143,9 @@ func responseInput(f *fields, out []object, own names) []object {
 			callItems = append(callItems, item.path)
 			calls = append(calls, object{"id": item.str("call_id"), "type": "function", "function": object{"name": item.str("name"), "arguments": item.str("arguments")}})
 		case "function_call_output":
+			if !item.has("output") {
+				item.fail("output", "missing")
+			}
 			out = append(out, object{"role": "tool", "tool_call_id": item.str("call_id"), "content": item.text("output", "input_text", "output_text", "text")})
 		case "reasoning": // from another model: nothing that this one reads
 		default:

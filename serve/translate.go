@@ -92,6 +92,14 @@ func (f *fields) objects(key string, n int) []*fields {
 	return out
 }
 
+// required reads a string that must be there.
+func (f *fields) required(key string) string {
+	if !f.has(key) {
+		f.fail(key, "missing")
+	}
+	return f.str(key)
+}
+
 // text reads a string, or the texts of a list of parts of the given types.
 func (f *fields) text(key string, types ...string) string {
 	v := f.raw(key)
@@ -107,7 +115,7 @@ func (f *fields) text(key string, types ...string) string {
 		if t := p.str("type"); !slices.Contains(types, t) {
 			p.fail("type", "%q is not supported, expected %s", t, strings.Join(types, " or "))
 		}
-		b.WriteString(p.str("text"))
+		b.WriteString(p.required("text"))
 		f.adopt(p)
 	}
 	return b.String()
