@@ -6,8 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 )
 
 // readCSV reads a table with a header and hands out its rows, keyed by column,
@@ -24,6 +27,11 @@ func readCSV(r io.Reader, each func(line int, row map[string]string) error) erro
 	}
 	names := append([]string(nil), header...)
 	names[0] = strings.TrimPrefix(names[0], "\ufeff")
+	for i, name := range names {
+		if slices.Contains(names[:i], name) {
+			return fmt.Errorf("header: column %q occurs twice", name)
+		}
+	}
 	for {
 		record, err := c.Read()
 		if err == io.EOF {
@@ -35,6 +43,9 @@ func readCSV(r io.Reader, each func(line int, row map[string]string) error) erro
 		line, _ := c.FieldPos(0)
 		row := make(map[string]string, len(names))
 		for i, name := range names {
+			if !utf8.ValidString(record[i]) {
+				return fmt.Errorf("line %d: column %s: %w", line, name, errNotUTF8)
+			}
 			row[name] = record[i]
 		}
 		if err := each(line, row); err != nil {
@@ -81,18 +92,29 @@ func csvItem(row map[string]string, name string) (Item, error) {
 func cellList(s string) ([]string, error) {
 	trimmed := strings.TrimSpace(s)
 	switch {
-	case trimmed == "" || trimmed == "nan" || trimmed == "None":
+	case slices.Contains([]string{"", "nan", "NaN", "<NA>", "None"}, trimmed): // as pandas writes gaps
 		return nil, nil
-	case strings.HasPrefix(trimmed, "array("):
-		return nil, fmt.Errorf("found %.40q, an array of numpy's: write the column as lists (.tolist()) before the table", trimmed)
 	case !strings.HasPrefix(trimmed, "["):
-		return []string{s}, nil
+		return []string{s}, plain(s)
 	}
 	var list strict
 	if json.Unmarshal([]byte(trimmed), &list) == nil {
 		return list, nil
 	}
 	return pythonList(trimmed)
+}
+
+// notation matches values as Python prints them: calls such as array(['x']), tuples, sets,
+// lists and dictionaries of strings, and columns of tables.
+var notation = regexp.MustCompile(`(?s)^(?:[A-Za-z_][\w.]*\(\s*[\[({].*\)|\(\s*['"].*\)|\{\s*['"].*\}|\[\s*['"].*\]|<\w+>\s*\[.*|.*\bdtype: \w+)$`)
+
+// plain returns an error if a text that stands for one answer is the notation of several: it
+// would be looked for, brackets and all.
+func plain(s string) error {
+	if trimmed := strings.TrimSpace(s); notation.MatchString(trimmed) {
+		return fmt.Errorf("found %.40q, a value as Python prints it: write a list of strings (.tolist())", trimmed)
+	}
+	return nil
 }
 
 // pythonList reads a list of strings as Python prints it.

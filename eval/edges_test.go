@@ -3,6 +3,7 @@ package eval
 import (
 	"bytes"
 	"encoding/csv"
+	"encoding/json"
 	"math"
 	"strings"
 	"testing"
@@ -149,4 +150,57 @@ func TestCells(t *testing.T) {
 	records, err := csv.NewReader(&comma).ReadAll()
 	require.NoError(t, err)
 	require.Equal(t, "0.7853981633974483", records[1][9], "all digits")
+}
+
+// TestForeignNotation: what is not the text of an answer, in tables and in lines, is refused
+// and not looked for in predictions, nor are texts lost that are in another encoding.
+func TestForeignNotation(t *testing.T) {
+	quoted := func(s string) string { return `"` + strings.ReplaceAll(s, `"`, `""`) + `"` }
+	line := func(answers string) string {
+		text, err := json.Marshal(map[string]string{"context": "c", "question": "q", "answers": answers})
+		require.NoError(t, err)
+		return string(text) + "\n"
+	}
+	for _, answers := range []string{
+		"array(['a'], dtype=object)", "np.array(['a'])", "list(('a',))", "Index(['a'], dtype='object')", "('a', 'b')", "('a',)", "{'a'}", "{'text': ['a']}", `{"text": "a"}`,
+		"<ArrowStringArray>\n['a']", "0    a\nName: answers, dtype: object", "",
+	} {
+		_, err := ReadItems(strings.NewReader("context,question,answers\nc,q,"+quoted(answers)+"\n"), "x.csv")
+		require.ErrorContains(t, err, "answers", answers)
+		_, err = ReadItems(strings.NewReader(line(answers)), "x.jsonl")
+		require.ErrorContains(t, err, "answers", answers)
+	}
+	_, err := ReadItems(strings.NewReader(line("['a', 'b']")), "x.jsonl")
+	require.ErrorContains(t, err, "as Python prints it")
+	for _, answers := range []string{"a", "(A) a", "f(x)", "[1]", "{x}", "'a'", "a, dtype", "(a) or 'b'"} {
+		items, err := ReadItems(strings.NewReader(line(answers)), "x.jsonl")
+		require.NoError(t, err, answers)
+		require.Equal(t, []string{answers}, items[0].Answers)
+	}
+	for name, text := range map[string]string{
+		"a.csv":    "context,question,answers,answers\nc,q,a,b\n",
+		"b.csv":    "context,question,answers\nc\xe9,q,a\n",
+		"c.csv":    "context,question,answers\nc,q,NaN\n",
+		"d.jsonl":  "{\"context\":\"c\xe9\",\"question\":\"q\",\"answers\":\"a\"}\n",
+		"e.jsonl":  `{"context":"c","question":"q","answers":["a"," "]}`,
+		"f.jsonl":  `{"context":"c","question":"q","answers":""}`,
+		"x/g.json": "{\"input\":\"c What?\",\"outputs\":[\"\"]}",
+	} {
+		_, err := ReadItems(strings.NewReader(text), name)
+		require.Error(t, err, name)
+	}
+	for name, text := range map[string]string{
+		"m/vt.jsonl":             `{"pred":"x","outputs":[""]}`,
+		"pred/m/qasper.jsonl":    `{"pred":"x","answers":[" "]}`,
+		"pred/m/data.jsonl":      `{"pred":"x","answers":["y"],"task":"dureader"}`,
+		"n/vt.jsonl":             "{\"pred\":\"\xe9\",\"outputs\":[\"a\"]}",
+		"a__b__p__0.5/x.csv":     "predicted_answer,answers\nx,\"('y',)\"\n",
+		"a__b__p__0.5/twice.csv": "predicted_answer,answers,answers\nx,y,z\n",
+	} {
+		_, err := ReadPredictions(strings.NewReader(text), name)
+		require.Error(t, err, name)
+	}
+	answers, err := ReadPredictions(strings.NewReader("\ufeff"+`{"pred":"x","outputs":["x"]}`), "m/vt.jsonl")
+	require.NoError(t, err, "a byte order mark")
+	require.Len(t, answers, 1)
 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	"path/filepath"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/lukv/lukv/eval/scoring"
 )
@@ -113,6 +114,9 @@ func parseItem(text []byte, name string, longbench *LongBench) (Item, error) {
 		// InfiniteBench's, with input.
 		Options []string `json:"options"`
 	}
+	if !utf8.Valid(text) {
+		return Item{}, errNotUTF8
+	}
 	if text[0] != '{' {
 		return Item{}, fmt.Errorf("found %.40q, expected one question per line as a JSON object", text)
 	}
@@ -149,6 +153,9 @@ func parseItem(text []byte, name string, longbench *LongBench) (Item, error) {
 	}
 	var one string
 	if json.Unmarshal(raw.Answers, &one) == nil {
+		if err := plain(one); err != nil {
+			return Item{}, fmt.Errorf("answers: %w", err)
+		}
 		it.Answers = []string{one}
 	} else if err := json.Unmarshal(raw.Answers, (*strict)(&it.Answers)); err != nil {
 		return Item{}, fmt.Errorf("answers: want a list of strings: %w", err)
@@ -156,6 +163,8 @@ func parseItem(text []byte, name string, longbench *LongBench) (Item, error) {
 	switch {
 	case len(it.Answers) == 0:
 		return Item{}, errors.New("answers: the list is empty")
+	case blank(it.Answers) != nil:
+		return Item{}, fmt.Errorf("answers: %w", blank(it.Answers))
 	case it.Context == "":
 		return Item{}, errors.New(`no "context"`)
 	case it.MaxNewTokens < 0:
@@ -168,6 +177,19 @@ func parseItem(text []byte, name string, longbench *LongBench) (Item, error) {
 		it.Classes = askedOptions(it.Question)
 	}
 	return it, nil
+}
+
+// errNotUTF8 reports a file in another encoding, whose characters would be lost.
+var errNotUTF8 = errors.New("not UTF-8: convert the file first")
+
+// blank returns an error if an answer has no text: every prediction contains it.
+func blank(answers []string) error {
+	for i, a := range answers {
+		if strings.TrimSpace(a) == "" {
+			return fmt.Errorf("string %d is empty, which every prediction contains", i+1)
+		}
+	}
+	return nil
 }
 
 // strict is a list of strings without null. Package json would decode a null as an empty
@@ -196,6 +218,9 @@ func rulerItem(it Item, input string, outputs []string, name string) (Item, erro
 	}
 	if len(outputs) == 0 {
 		return Item{}, errors.New("outputs: the list is empty")
+	}
+	if err := blank(outputs); err != nil {
+		return Item{}, fmt.Errorf("outputs: %w", err)
 	}
 	context, question, prefix, limit, err := splitRuler(it.Task, input, it.AnswerPrefix)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/lukv/lukv/eval/scoring"
 )
@@ -90,6 +91,9 @@ func kvpressPredictions(r io.Reader, name string) ([]Answer, error) {
 		if len(a.References) == 0 {
 			return errors.New("no answers: expected a column answer or answers")
 		}
+		if err := blank(a.References); err != nil {
+			return err
+		}
 		var err error
 		if a.Classes, err = cellList(row["all_classes"]); err != nil {
 			return fmt.Errorf("column all_classes: %w", err)
@@ -127,8 +131,14 @@ func linePredictions(r io.Reader, name string) ([]Answer, error) {
 		if err != nil && err != io.EOF {
 			return nil, err
 		}
+		if line == 1 {
+			text = bytes.TrimPrefix(text, []byte("\ufeff"))
+		}
 		if text = bytes.TrimSpace(text); len(text) == 0 {
 			continue
+		}
+		if !utf8.Valid(text) {
+			return nil, fmt.Errorf("line %d: %w", line, errNotUTF8)
 		}
 		var raw struct {
 			logHead
@@ -161,6 +171,12 @@ func linePredictions(r io.Reader, name string) ([]Answer, error) {
 		}
 		if len(a.References) == 0 {
 			return nil, fmt.Errorf("line %d: no \"outputs\" or \"answers\"", line)
+		}
+		if err := blank(a.References); err != nil {
+			return nil, fmt.Errorf("line %d: %w", line, err)
+		}
+		if err := scoring.CheckTask(raw.Task); err != nil {
+			return nil, fmt.Errorf("line %d: %w", line, err)
 		}
 		a.Rescore(scoring.Options{})
 		answers = append(answers, a)
