@@ -99,7 +99,7 @@ func (c *analyzeContinuationCmd) texts(e *env, m *model.Model, o *study.Continua
 		return names, add("built-in narrative", calibration.Narrative().Context)
 	}
 	for _, path := range c.Text {
-		data, err := e.readFile(path)
+		data, err := e.readText(path)
 		if err != nil {
 			return nil, fmt.Errorf("read text: %w", err)
 		}

@@ -161,7 +161,7 @@ func (r *chatter) limit() int {
 
 // piped answers standard input as one message.
 func (r *chatter) piped() error {
-	data, err := r.e.readFile("-")
+	data, err := r.e.readText("-")
 	if err != nil {
 		return err
 	}
@@ -455,7 +455,7 @@ func (r *chatter) document(path string) error {
 	if err := r.e.checkText(path, data); err != nil {
 		return err
 	}
-	if err := r.conv.ReadDocument(r.busy, string(data)); err != nil {
+	if err := r.conv.ReadDocument(r.busy, string(unmarked(data))); err != nil {
 		return fmt.Errorf("load %s: %w", path, err)
 	}
 	return nil

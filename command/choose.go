@@ -150,7 +150,7 @@ func (c *chooseCmd) items(e *env) ([]eval.Item, error) {
 	}
 	var out []eval.Item
 	for i, path := range c.Document {
-		data, err := e.readFile(path)
+		data, err := e.readText(path)
 		if err != nil {
 			return nil, fmt.Errorf("read document: %w", err)
 		}

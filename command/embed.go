@@ -81,7 +81,7 @@ func (c *embedCmd) Run(e *env) error {
 func (c *embedCmd) texts(e *env) ([]string, error) {
 	texts := c.Texts
 	if len(texts) == 0 {
-		data, err := e.readFile("-")
+		data, err := e.readText("-")
 		if err != nil {
 			return nil, err
 		}

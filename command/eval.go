@@ -477,7 +477,7 @@ func (c *evalCmd) read(e *env, path string, o eval.DataOptions) ([]eval.Item, []
 		o.Skipped = func(name, why string) { e.note("left out %s: %s", name, why) }
 		return eval.ReadData(path, o)
 	}
-	raw, err := e.readFile(path)
+	raw, err := e.readText(path)
 	if err != nil {
 		return nil, nil, fmt.Errorf("read data: %w", err)
 	}

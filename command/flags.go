@@ -700,6 +700,15 @@ func splitList(items []string) []string {
 // maxInput bounds inputs of texts, questions and settings, in bytes.
 const maxInput = 1 << 30
 
+// unmarked returns a text without a byte order mark, which is not part of it.
+func unmarked(data []byte) []byte { return bytes.TrimPrefix(data, []byte("\ufeff")) }
+
+// readText reads a regular file, or standard input for "-", without a byte order mark.
+func (e *env) readText(path string) ([]byte, error) {
+	data, err := e.readFile(path)
+	return unmarked(data), err
+}
+
 // readFile reads a regular file, or standard input for "-".
 func (e *env) readFile(path string) ([]byte, error) {
 	if path != "-" {

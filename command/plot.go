@@ -35,7 +35,7 @@ func (c *plotCmd) Run(e *env) error {
 	page := report.Page{Title: "Figures", Intro: "Every figure is drawn from its data by lukv plot; each section begins with the command that measured it."}
 	used := map[string]bool{}
 	for _, path := range c.Files {
-		data, err := e.readFile(path)
+		data, err := e.readText(path)
 		if err != nil {
 			return fmt.Errorf("read analysis: %w", err)
 		}

@@ -226,7 +226,7 @@ func (c *profileCmd) texts() ([]calibration.Text, error) {
 		if err != nil {
 			return nil, err
 		}
-		texts = append(texts, calibration.Text{Context: string(data), Questions: questions})
+		texts = append(texts, calibration.Text{Context: string(unmarked(data)), Questions: questions})
 	}
 	for _, path := range c.Data {
 		in, err := inputfile.Open(path)

@@ -48,7 +48,7 @@ func (c *reportCmd) Run(e *env) error {
 	}
 	o := runs.Options{By: c.By, Ratios: ratios, Metrics: splitList(c.Metric), Allocators: splitList(c.Allocator), Against: c.Against, Model: c.ReferenceModel}
 	if c.Reference != "" {
-		data, err := e.readFile(c.Reference)
+		data, err := e.readText(c.Reference)
 		if err != nil {
 			return fmt.Errorf("read reference: %w", err)
 		}

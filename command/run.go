@@ -279,7 +279,7 @@ func (r *runner) run() error {
 func (r *runner) readContext() (string, error) {
 	var parts []string
 	for _, path := range r.Context {
-		data, err := r.e.readFile(path)
+		data, err := r.e.readText(path)
 		if err != nil {
 			return "", fmt.Errorf("read context: %w", err)
 		}
@@ -298,11 +298,11 @@ func (r *runner) readPrompt() (string, error) {
 	if isTerminal(r.e.in) {
 		return "", usage("no prompt: give it as an argument or on standard input")
 	}
-	data, err := r.e.readFile("-")
+	data, err := r.e.readText("-")
 	if err != nil {
 		return "", err
 	}
-	prompt := strings.TrimRight(string(data), "\n")
+	prompt := strings.TrimRight(string(data), "\r\n")
 	if prompt == "" {
 		return "", usage("no prompt: standard input is empty")
 	}

@@ -292,3 +292,29 @@ func TestNoteText(t *testing.T) {
 		assert.Equal(t, noted, strings.Contains(o.err, path+" is not text in UTF-8"), "%q: %s", text, o.err)
 	}
 }
+
+// TestByteOrderMarks: the mark before a text and the end of a line are no part of what the
+// model reads.
+func TestByteOrderMarks(t *testing.T) {
+	dir := t.TempDir()
+	tokens := func(input string, args ...string) (context, prompt float64) {
+		code, out, msg := invoke(t, input, append([]string{"run", "builtin", "--json", "--max-tokens=1"}, args...)...)
+		require.Equal(t, exitOK, code, msg)
+		var r struct{ Stats map[string]any }
+		require.NoError(t, json.Unmarshal([]byte(out), &r))
+		return r.Stats["context_tokens"].(float64), r.Stats["prompt_tokens"].(float64)
+	}
+	file := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		return path
+	}
+	plain, asked := tokens("Where is it?", "-c", file("a", "The cat sat."))
+	for _, x := range []struct{ input, text string }{
+		{"Where is it?", "\ufeffThe cat sat."}, {"\ufeffWhere is it?", "The cat sat."}, {"Where is it?\r\n", "The cat sat."},
+	} {
+		context, prompt := tokens(x.input, "-c", file("b", x.text))
+		require.Equal(t, plain, context, "%q", x)
+		require.Equal(t, asked, prompt, "%q", x)
+	}
+}

@@ -116,7 +116,7 @@ func (c *serveCmd) keys() ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read API keys: %w", err)
 	}
-	for line := range strings.Lines(string(data)) {
+	for line := range strings.Lines(string(unmarked(data))) {
 		if k := strings.TrimSpace(line); k != "" && !strings.HasPrefix(k, "#") {
 			keys = append(keys, k)
 		}

@@ -103,7 +103,7 @@ func (c *templateCmd) input(e *env) (chat.Input, error) {
 		return in, usage("no messages: give --user or --messages")
 	}
 	if c.Tools != "" {
-		data, err := e.readFile(c.Tools)
+		data, err := e.readText(c.Tools)
 		if err == nil {
 			if err = json.Unmarshal(data, &in.Tools); err != nil {
 				err = fmt.Errorf("%w, expected a JSON array of tools", err)
@@ -123,7 +123,7 @@ func (c *templateCmd) input(e *env) (chat.Input, error) {
 }
 
 func (c *templateCmd) readMessages(e *env) (messages, tools []*chat.Object, err error) {
-	data, err := e.readFile(c.Messages)
+	data, err := e.readText(c.Messages)
 	if err == nil {
 		if bytes.HasPrefix(bytes.TrimSpace(data), []byte("{")) {
 			var whole struct {
