@@ -154,7 +154,8 @@ func checkID(id int64) error {
 }
 
 // addExtra adds the tokens of the special-token files that the vocabulary file
-// does not have; where both have a token or an id, the vocabulary file wins.
+// does not have; where both have a token or an id, the vocabulary file wins, but how a token
+// is found is what tokenizer_config.json says, as in transformers.
 func (t *Tokenizer) addExtra(cfg *config) error {
 	extra, err := cfg.extraTokens()
 	if err != nil {
@@ -162,8 +163,12 @@ func (t *Tokenizer) addExtra(cfg *config) error {
 	}
 	ids := make(map[int32]bool)
 	names := make(map[string]bool)
-	for _, a := range t.added {
+	for i, a := range t.added {
 		ids[a.id], names[a.content] = true, true
+		if e, ok := cfg.AddedDecoder[strconv.Itoa(int(a.id))]; ok && e.Content == a.content {
+			t.added[i] = e.token(a.id)
+			t.added[i].special = a.special
+		}
 	}
 	for _, a := range extra {
 		if a.content == "" || ids[a.id] || names[a.content] {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"path/filepath"
+	"slices"
 	"runtime"
 	"strings"
 	"sync"
@@ -219,6 +220,9 @@ func TestConfigFiles(t *testing.T) {
 		{"tokens beyond the vocabulary", map[string]string{
 			"tokenizer_config.json": `{"eos_token":"<|end|>","added_tokens_decoder":{"9":{"content":"<|end|>","special":true},"0":{"content":"x"}}}`,
 		}, -1, 9, "ab<|end|>a", []int32{2, 9, 0}},
+		{"how tokens are found", map[string]string{
+			"tokenizer_config.json": `{"eos_token":"</s>","added_tokens_decoder":{"4":{"content":"</s>","lstrip":true,"rstrip":true,"normalized":false,"special":false}}}`,
+		}, -1, 4, "ab</s>a", []int32{2, 4, 0}},
 		{"added_tokens.json", map[string]string{
 			"added_tokens.json": `{"<|end|>":7}`, "tokenizer_config.json": `{"eos_token":"<|end|>"}`,
 		}, -1, 7, "a<|end|>", []int32{0, 7}},
@@ -240,6 +244,20 @@ func TestConfigFiles(t *testing.T) {
 				require.Equal(t, int(tt.eos)+1, tok.VocabSize())
 			}
 		})
+	}
+	for flags, want := range map[string][]int32{
+		`"lstrip":true,"rstrip":true`: {2, 4, 0}, `"single_word":false`: {2, 4, 0}, `"single_word":true`: {2},
+	} {
+		text := `{"added_tokens_decoder":{"4":{"content":"</s>",` + flags + `},"3":{"content":"another","lstrip":true}}}`
+		tok, err := Load(fstest.MapFS{"tokenizer.json": {Data: []byte(vocab)}, "tokenizer_config.json": {Data: []byte(text)}})
+		require.NoError(t, err)
+		got := tok.Encode("ab</s>a", EncodeOptions{})
+		require.Equal(t, want[0], got[0])
+		require.Equal(t, len(want) > 1, slices.Contains(got, 4), flags)
+		require.True(t, tok.IsSpecial(4), "as in the vocabulary")
+		if strings.Contains(flags, "lstrip") {
+			require.Equal(t, want, tok.Encode("ab  </s> a", EncodeOptions{}), flags)
+		}
 	}
 	for name, data := range map[string]string{
 		"tokenizer_config.json":   `{"bos_token":5}`,

@@ -264,6 +264,9 @@ func TestLoad(t *testing.T) {
 		{name: "list", files: fstest.MapFS{configFile: file(list)}, want: "D"},
 		{name: "list by name", files: fstest.MapFS{configFile: file(list)}, ask: "tool_use", want: "T"},
 		{name: "folder by name", files: fstest.MapFS{templateFile: file("F"), "additional_chat_templates/rag.jinja": file("R")}, ask: "rag", want: "R"},
+		{name: "object", files: fstest.MapFS{configFile: file(`{"chat_template": {"default": "D", "tool_use": "T"}}`)}, want: "D"},
+		{name: "object by name", files: fstest.MapFS{configFile: file(`{"chat_template": {"default": "D", "tool_use": "T"}}`)}, ask: "tool_use", want: "T"},
+		{name: "object of numbers", files: fstest.MapFS{configFile: file(`{"chat_template": {"default": 3}}`)}, want: "chat_template.default", fails: true},
 		{name: "list without the name", files: fstest.MapFS{configFile: file(list)}, ask: "rag", want: "[default tool_use]", is: ErrNoTemplate, fails: true},
 		{name: "no path in a name", files: fstest.MapFS{"x.jinja": file("X")}, ask: "../x", is: ErrNoTemplate, fails: true},
 		{name: "nothing there", files: fstest.MapFS{}, is: ErrNoTemplate, fails: true},
@@ -311,6 +314,18 @@ func TestSpecialTokens(t *testing.T) {
 	data, err := json.Marshal(tokens)
 	require.NoError(t, err)
 	assert.JSONEq(t, `{"eos_token": "</s>", "pad_token": "<pad>", "bos_token": "<s>", "unk_token": "<unk>"}`, string(data))
+
+	// Tokens of a checkpoint's own names, which never replace the common ones.
+	tokens, err = SpecialTokens(fstest.MapFS{configFile: {Data: []byte(`{"extra_special_tokens": {"image_token": "<i>", "eos_token": "no", "tool": {"content": "<t>"}, "none": null}, "eos_token": "</s>"}`)}})
+	require.NoError(t, err)
+	data, err = json.Marshal(tokens)
+	require.NoError(t, err)
+	assert.JSONEq(t, `{"eos_token": "</s>", "image_token": "<i>", "tool": "<t>"}`, string(data))
+	tokens, err = SpecialTokens(fstest.MapFS{configFile: {Data: []byte(`{"extra_special_tokens": ["<i>"]}`)}})
+	require.NoError(t, err)
+	assert.Zero(t, tokens.Len(), "without names")
+	_, err = SpecialTokens(fstest.MapFS{configFile: {Data: []byte(`{"extra_special_tokens": {"image_token": 5}}`)}})
+	assert.ErrorContains(t, err, "extra_special_tokens: image_token: found a number")
 
 	tokens, err = SpecialTokens(fstest.MapFS{})
 	require.NoError(t, err)

@@ -104,7 +104,7 @@ func readConfig(fsys fs.FS, file string) (*Object, error) {
 		return nil, fmt.Errorf("%s: decode json: %w", file, err)
 	}
 	config := new(Object)
-	for _, name := range append([]string{"chat_template"}, specialNames...) {
+	for _, name := range append([]string{"chat_template", extraTokens}, specialNames...) {
 		if raw, ok := fields[name]; ok {
 			v, err := decodeJSON(raw)
 			if err != nil {
@@ -125,6 +125,13 @@ func configTemplates(config *Object) (*Object, error) {
 	case nil:
 	case string:
 		named.Set(defaultName, v)
+	case *Object: // by name
+		for name, text := range v.All() {
+			if _, ok := text.(string); !ok {
+				return nil, fmt.Errorf("chat_template.%s: found %s, expected a string", name, jsonKind(text))
+			}
+			named.Set(name, text)
+		}
 	case []any:
 		for i, e := range v {
 			o, _ := e.(*Object)
@@ -162,18 +169,51 @@ func SpecialTokens(fsys fs.FS) (*Object, error) {
 			if _, ok := tokens.Get(name); ok {
 				continue
 			}
-			v, _ := config.Get(name)
-			if o, ok := v.(*Object); ok {
-				v, _ = o.Get("content")
+			if err := setSpecial(tokens, name, config); err != nil {
+				return nil, fmt.Errorf("load special tokens: %s: %w", file, err)
 			}
-			switch v := v.(type) {
-			case nil:
-			case string:
-				tokens.Set(name, v)
-			default:
-				return nil, fmt.Errorf("load special tokens: %s: %s: found %s, expected a string or an object with content", file, name, jsonKind(v))
-			}
+		}
+		if err := extraSpecial(config, tokens); err != nil {
+			return nil, fmt.Errorf("load special tokens: %s: %w", file, err)
 		}
 	}
 	return tokens, nil
+}
+
+// setSpecial sets a name to the text of the token that config gives it: a string, an object
+// with its content, or null.
+func setSpecial(tokens *Object, name string, config *Object) error {
+	v, _ := config.Get(name)
+	if o, ok := v.(*Object); ok {
+		v, _ = o.Get("content")
+	}
+	switch v := v.(type) {
+	case nil:
+	case string:
+		tokens.Set(name, v)
+	default:
+		return fmt.Errorf("%s: found %s, expected a string or an object with content", name, jsonKind(v))
+	}
+	return nil
+}
+
+const extraTokens = "extra_special_tokens"
+
+// extraSpecial adds tokens of a checkpoint's own names; a list of tokens without names says
+// nothing to templates.
+func extraSpecial(config, tokens *Object) error {
+	v, _ := config.Get(extraTokens)
+	extra, ok := v.(*Object)
+	if !ok {
+		return nil
+	}
+	for name := range extra.All() {
+		if _, ok := tokens.Get(name); ok {
+			continue
+		}
+		if err := setSpecial(tokens, name, extra); err != nil {
+			return fmt.Errorf("%s: %w", extraTokens, err)
+		}
+	}
+	return nil
 }
