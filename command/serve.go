@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -211,8 +212,12 @@ func (c *serveCmd) check() error {
 // isLocal reports whether host is localhost or a loopback address.
 func isLocal(host string) bool { return host == "localhost" || net.ParseIP(host).IsLoopback() }
 
-// named splits NAME=MODEL; without NAME, a model is served under its own name.
+// named splits NAME=MODEL; without NAME, a model is served under its own name. A path that
+// exists is one, whatever its name holds.
 func named(at string) (id, name string) {
+	if _, err := os.Stat(at); err == nil {
+		return at, at
+	}
 	id, name, ok := strings.Cut(at, "=")
 	if !ok {
 		return at, at

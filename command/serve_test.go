@@ -264,3 +264,23 @@ func TestServeProfileNames(t *testing.T) {
 	profile := builtinProfileFile(t)
 	fails(t, exitUsage, "another one called snapkv", "serve", "builtin", "--profile", profile, "--profile", builtinProfileFile(t))
 }
+
+// TestNamed: a name is what precedes the first equals sign, unless the whole is a path.
+func TestNamed(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for _, dir := range []string{"a=b", "plain", "with=two=signs"} {
+		require.NoError(t, os.Mkdir(dir, 0o700))
+	}
+	require.NoError(t, os.WriteFile("m=1.gguf", nil, 0o600))
+	wd, err := os.Getwd()
+	require.NoError(t, err)
+	for at, want := range map[string][2]string{
+		"a=b": {"a=b", "a=b"}, "./a=b": {"./a=b", "./a=b"}, "m=1.gguf": {"m=1.gguf", "m=1.gguf"},
+		filepath.Join(wd, "with=two=signs"): {filepath.Join(wd, "with=two=signs"), filepath.Join(wd, "with=two=signs")},
+		"n=a=b":                             {"n", "a=b"}, "n=with=two=signs": {"n", "with=two=signs"}, "n=plain": {"n", "plain"}, "plain": {"plain", "plain"},
+		"n=owner/name": {"n", "owner/name"}, "n=": {"n", ""}, "=plain": {"", "plain"},
+	} {
+		id, name := named(at)
+		require.Equal(t, want, [2]string{id, name}, at)
+	}
+}
