@@ -477,8 +477,20 @@ func (f *chatFormat) add(out *eventStream, e *answerEvent) {
 		return
 	}
 	f.answer.Choices = []chatChoice{choice}
-	out.send(f.answer)
+	out.send(f.chunk())
 	f.answer.PromptIDs = nil // only the first has them
+}
+
+// chunk returns the next chunk. Where the usage is asked for, those before the last have it
+// as null.
+func (f *chatFormat) chunk() any {
+	if !f.c.usage {
+		return f.answer
+	}
+	return struct {
+		chatAnswer
+		Usage *usage `json:"usage"`
+	}{f.answer, f.answer.Usage}
 }
 
 // collect adds a piece to a whole answer.
@@ -507,7 +519,7 @@ func (f *chatFormat) collect(e *answerEvent) {
 
 func (f *chatFormat) progress(out *eventStream, _ int, p *promptProgress) {
 	f.answer.Choices, f.answer.Progress = []chatChoice{{Delta: &chatDelta{}}}, p
-	out.send(f.answer)
+	out.send(f.chunk())
 	f.answer.Progress = nil
 }
 

@@ -434,12 +434,23 @@ func (f *textFormat) add(out *eventStream, e *answerEvent) {
 		choice.PromptIDs = f.c.queries[e.prompt].Prompt
 	}
 	f.answer.Choices = []textChoice{choice}
-	out.send(f.answer)
+	out.send(f.chunk())
+}
+
+// chunk is that of a chat.
+func (f *textFormat) chunk() any {
+	if !f.c.usage {
+		return f.answer
+	}
+	return struct {
+		textAnswer
+		Usage *usage `json:"usage"`
+	}{f.answer, f.answer.Usage}
 }
 
 func (f *textFormat) progress(out *eventStream, k int, p *promptProgress) {
 	f.answer.Choices, f.answer.Progress = []textChoice{{Index: k * f.c.n}}, p
-	out.send(f.answer)
+	out.send(f.chunk())
 	f.answer.Progress = nil
 }
 

@@ -134,3 +134,36 @@ func TestFormatErrors(t *testing.T) {
 	require.Equal(t, http.StatusBadRequest, status, text)
 	require.Contains(t, text, `"format: schema at`)
 }
+
+// TestUsageInChunks: where a stream is asked for its usage, all chunks have the field, and
+// only the last one a value; elsewhere none has it.
+func TestUsageInChunks(t *testing.T) {
+	ts := start(t, Options{}, engine.Options{})
+	for path, r := range map[string]object{
+		"/v1/completions":      {"prompt": []string{"hello", "x"}, "n": 2, "logprobs": 1},
+		"/v1/chat/completions": {"messages": []object{{"role": "user", "content": "hello"}}, "n": 2, "return_progress": true},
+	} {
+		r["model"], r["max_tokens"], r["stream"] = "needle/llama", 3, true
+		for _, asked := range []bool{false, true} {
+			if asked {
+				r["stream_options"] = object{"include_usage": true}
+			}
+			status, text, _ := ts.do(t, "POST", path, mustJSON(t, r))
+			require.Equal(t, http.StatusOK, status, text)
+			var chunks []map[string]json.RawMessage
+			for line := range strings.Lines(text) {
+				if data, ok := strings.CutPrefix(strings.TrimSpace(line), "data: {"); ok {
+					var chunk map[string]json.RawMessage
+					require.NoError(t, json.Unmarshal([]byte("{"+data), &chunk))
+					chunks = append(chunks, chunk)
+				}
+			}
+			require.Greater(t, len(chunks), 3)
+			for i, chunk := range chunks {
+				usage, ok := chunk["usage"]
+				require.Equal(t, asked, ok, "%s", text)
+				require.Equal(t, asked && i < len(chunks)-1, string(usage) == "null", "%s", text)
+			}
+		}
+	}
+}
