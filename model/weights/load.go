@@ -223,13 +223,27 @@ func (l *loader) load(p *place) (tensor.Tensor, error) {
 			return t, fmt.Errorf("checkpoint file %q: tensor %q is of type %v, expected F32, F16 or BF16", file, name, t.Type)
 		}
 		l.used[name] = true
-		return aligned(rows(&s, t, p.shape)), nil
+		if t = aligned(rows(&s, t, p.shape)); len(p.shape) == 1 && t.Type.Float() {
+			err = finiteVector(t, file, name)
+		}
+		return t, err
 	}
 	s := p.stored[0]
 	if i := slices.IndexFunc(p.stored, func(s arch.StoredTensor) bool { return slices.Equal(s.Shape, p.shape) }); i >= 0 {
 		s = p.stored[i] // as a tensor of its own
 	}
 	return tensor.Tensor{}, fmt.Errorf("checkpoint %s: tensor %q of shape %s is missing", l.checkpoint, l.rename(s.Name), tensor.ShapeString(s.Shape))
+}
+
+// finiteVector returns an error if a norm or a bias, without which no answer can be right, is
+// damaged. Matrices are not read when a checkpoint is opened.
+func finiteVector(t tensor.Tensor, file, name string) error {
+	for i, v := range t.Float32s(nil) {
+		if v-v != 0 {
+			return fmt.Errorf("checkpoint file %q: tensor %q: element %d is %v, expected a finite number", file, name, i, v)
+		}
+	}
+	return nil
 }
 
 // twice returns an error if a GGUF file has a tensor in two forms.

@@ -3,6 +3,7 @@ package weights
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -299,5 +300,37 @@ func BenchmarkLoad(b *testing.B) {
 			b.Fatal(err)
 		}
 		w.Close()
+	}
+}
+
+// TestDamagedVectors: a norm that is not of finite numbers is refused when the checkpoint is
+// opened, by its name.
+func TestDamagedVectors(t *testing.T) {
+	source := filepath.Join("..", "testdata", "models", "llama32-tied-bf16")
+	c, err := safetensors.OpenCheckpoint(source)
+	require.NoError(t, err)
+	defer c.Close()
+	for name, damage := range map[string]float32{
+		"model.norm.weight": float32(math.NaN()), "model.layers.0.input_layernorm.weight": float32(math.Inf(1)), "model.layers.1.post_attention_layernorm.weight": float32(math.Inf(-1)),
+	} {
+		for _, typ := range []tensor.Type{tensor.F32, tensor.F16, tensor.BF16} {
+			var all []safetensors.Named
+			for own, x := range c.All() {
+				if own == name {
+					v := x.Float32s(nil)
+					v[len(v)-1] = damage
+					x = tensor.FromF32s(typ, v, x.Shape...)
+				}
+				all = append(all, safetensors.Named{Name: own, Tensor: x})
+			}
+			dir := t.TempDir()
+			require.NoError(t, safetensors.WriteFile(filepath.Join(dir, safetensors.SingleName), all, nil))
+			text, err := os.ReadFile(filepath.Join(source, "config.json"))
+			require.NoError(t, err)
+			require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"), text, 0o600))
+			_, _, err = loadFolder(dir)
+			require.ErrorContains(t, err, fmt.Sprintf("tensor %q: element", name))
+			require.ErrorContains(t, err, "expected a finite number")
+		}
 	}
 }
