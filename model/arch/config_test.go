@@ -246,6 +246,9 @@ func TestConfigRefuses(t *testing.T) {
 		{"attention to all tokens of some kind", jsonKeys{"use_bidirectional_attention": "all"}, "use_bidirectional_attention", true},
 		{"cap of scores", jsonKeys{"model_type": "gemma2", "attn_logit_softcapping": 0}, "attn_logit_softcapping", false},
 		{"cap of logits", jsonKeys{"model_type": "gemma3_text", "final_logit_softcapping": json.RawMessage("0.0")}, "final_logit_softcapping", false},
+		{"layers of one window", jsonKeys{"model_type": "phi3", "sliding_window": 8, "layer_types": []string{"sliding_attention", "full_attention", "sliding_attention"}}, "layer 1 has another window than the 8", true},
+		{"layers of one window, experts", jsonKeys{"model_type": "qwen3_moe", "num_key_value_heads": 4, "use_sliding_window": true, "sliding_window": 8, "num_experts": 8, "layer_types": []string{"full_attention", "full_attention", "full_attention"}}, "layer 0 has another window", true},
+		{"layers of one window, Mixtral", jsonKeys{"model_type": "mixtral", "num_key_value_heads": 4, "sliding_window": 8, "layer_types": []string{"sliding_attention", "sliding_attention", "full_attention"}}, "layer 2 has another window", true},
 		{"layers without rotation", jsonKeys{"model_type": "smollm3", "no_rope_layers": []int{}}, "found 0 numbers", false},
 	}
 	for _, keys := range []jsonKeys{

@@ -183,6 +183,17 @@ func unsupportedArch(key, name, missing string) error {
 	return fmt.Errorf("%q: architecture %s is %w, expected one of %v", key, name, ErrUnsupported, architectures())
 }
 
+// oneWindow sets the attention window of all layers. It is for architectures whose layers are
+// alike in transformers, which overlooks layer_types: one that says otherwise is refused.
+func (o object) oneWindow(c *Config, width int) {
+	o.windows(c, width, nil)
+	for at, w := range c.Windows {
+		if w != width {
+			o.Fail("layer_types", "layer %d has another window than the %d of the config, which is %w for this architecture", at, width, ErrUnsupported)
+		}
+	}
+}
+
 // windows sets the attention window of each layer: width where slides is true, or
 // everywhere if it is nil. Newer configs list each layer's kind under layer_types, which
 // takes precedence.

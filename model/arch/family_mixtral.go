@@ -17,7 +17,7 @@ var mixtralFamily = family{
 		if o.Has("sliding_window") {
 			width = o.slidingWindow()
 		}
-		o.windows(c, width, nil)
+		o.oneWindow(c, width)
 		mix := o.experts("num_local_experts", 8, 2)
 		mix.Width, mix.Normalise = c.Intermediate, true
 		c.amend(func(_ int, p *LayerPlan) { p.FFN = mix })

@@ -18,6 +18,6 @@ var phi3Family = family{
 		if width >= c.MaxPositions { // as most of them have it: every token sees all others
 			width = 0
 		}
-		o.windows(c, width, nil)
+		o.oneWindow(c, width)
 	},
 }

@@ -32,7 +32,7 @@ var qwen3MoEFamily = family{
 	read: func(o object, c *Config) {
 		o.qwen3Attention(c)
 		width, _ := o.switchedWindow()
-		o.windows(c, width, nil)
+		o.oneWindow(c, width)
 		key := "num_experts"
 		if !o.Has(key) && o.Has("num_local_experts") {
 			key = "num_local_experts"
