@@ -276,7 +276,7 @@ func (v *vocabulary) byteLevel() (part, bool, error) {
 		// A piece of a byte-level vocabulary contains no space.
 		a, b, ok := strings.Cut(line, " ")
 		if !ok || a == "" || b == "" {
-			return nil, false, fmt.Errorf("merge %d: %q, expected two pieces", i, line)
+			return nil, false, fmt.Errorf("merge %d: found %q, expected two tokens with a blank between them", i, line)
 		}
 		merges[i] = [2]string{a, b}
 	}
