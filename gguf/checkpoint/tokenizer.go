@@ -34,16 +34,40 @@ type vocabulary struct {
 	kinds  []int64 // nil: all normal
 }
 
-const ggml = "tokenizer.ggml."
+const (
+	ggml      = "tokenizer.ggml."
+	tokensKey = ggml + "tokens"
+	kindsKey  = ggml + "token_type"
+)
+
+// metadata are a file's with the lists that have been read.
+type metadata struct {
+	*gguf.File
+	v *vocabulary
+}
+
+func (m metadata) Texts(key string) ([]string, error) {
+	if key == tokensKey {
+		return m.v.tokens, nil
+	}
+	return m.File.Texts(key)
+}
+
+func (m metadata) Ints(key string) ([]int64, error) {
+	if key == kindsKey {
+		return m.v.kinds, nil
+	}
+	return m.File.Ints(key)
+}
 
 func readVocabulary(f *gguf.File) (*vocabulary, error) {
 	v := &vocabulary{f: f}
 	var err error
-	if v.tokens, err = f.Texts(ggml + "tokens"); err != nil {
+	if v.tokens, err = f.Texts(tokensKey); err != nil {
 		return nil, err
 	}
-	if f.Has(ggml + "token_type") {
-		if v.kinds, err = f.Ints(ggml + "token_type"); err != nil {
+	if f.Has(kindsKey) {
+		if v.kinds, err = f.Ints(kindsKey); err != nil {
 			return nil, err
 		}
 		if len(v.kinds) != len(v.tokens) {
