@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -306,5 +307,39 @@ func TestEncodeNothing(t *testing.T) {
 		tok, err := loadGGUF(g.Metadata)
 		require.NoError(t, err, name)
 		require.NotNil(t, tok.Encode("", EncodeOptions{}), name)
+	}
+}
+
+// TestGGUFManyMerges: merges that are read in parts are those of the whole list, and an
+// error names the first line that is wrong, whichever part it is in.
+func TestGGUFManyMerges(t *testing.T) {
+	procs := runtime.GOMAXPROCS(4)
+	defer runtime.GOMAXPROCS(procs)
+	var tokens, lines []any
+	for b := range 256 {
+		tokens = append(tokens, toByteLevel(string([]byte{byte(b)})))
+	}
+	for n := 0; len(lines) < 3*mergePart; n++ {
+		pair := [2]string{toByteLevel(string([]byte{byte(n >> 8)})), toByteLevel(string([]byte{byte(n)}))}
+		tokens, lines = append(tokens, pair[0]+pair[1]), append(lines, pair[0]+" "+pair[1])
+	}
+	m := metadata{"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "gpt-2", "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.merges": lines}
+	tok, err := loadGGUF(m)
+	require.NoError(t, err)
+	n := 0
+	for m := range tok.model.merges.all {
+		require.Equal(t, tok.model.pieces[m.to], tok.model.pieces[m.left]+tok.model.pieces[m.right])
+		require.EqualValues(t, 256+m.rank, m.to)
+		n++
+	}
+	require.Equal(t, len(lines), n)
+	for _, wrong := range [][]int{{0}, {mergePart + 7}, {len(lines) - 1}, {mergePart + 9, 2*mergePart + 9}} {
+		lines := slices.Clone(lines)
+		for _, at := range wrong {
+			lines[at] = "ab cd"
+		}
+		m["tokenizer.ggml.merges"] = lines
+		_, err := loadGGUF(m)
+		require.ErrorContains(t, err, fmt.Sprintf(`merge %d: "ab" "cd"`, wrong[0]))
 	}
 }
