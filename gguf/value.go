@@ -197,17 +197,18 @@ func (f *File) Text(key string) (string, error) {
 	return string(v.data[8:]), nil
 }
 
-// Texts returns an array of strings.
+// Texts returns an array of strings. They share memory, which any of them keeps.
 func (f *File) Texts(key string) ([]string, error) {
 	v, err := f.get(key, true, "an array of texts", kindText)
 	if err != nil {
 		return nil, err
 	}
 	out := make([]string, v.count)
-	for i, d := 0, v.data; i < v.count; i++ {
-		n := binary.LittleEndian.Uint64(d)
-		out[i] = string(d[8 : 8+n])
-		d = d[8+n:]
+	text, at := string(v.data), 0 // one copy: vocabularies have some 100,000 strings
+	for i := range out {
+		from := at + 8
+		at = from + int(binary.LittleEndian.Uint64(v.data[at:]))
+		out[i] = text[from:at]
 	}
 	return out, nil
 }

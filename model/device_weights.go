@@ -151,7 +151,7 @@ func (m *Model) upload(ctx context.Context, a *accelerator, w *weights.Weights, 
 		return x
 	}
 	for at := range n {
-		a.layers = append(a.layers, newDecoder(&m.plan[at], &w.Layers[at], mat, vec, norm))
+		a.layers = append(a.layers, newDecoder(&m.plan[at], w.Ordered(at), mat, vec, norm))
 		if failed != nil {
 			return fmt.Errorf("copy layer %d to %s: %w", at, a.dev.Info().Name, failed)
 		}

@@ -28,6 +28,7 @@ type decoder[M, V any] struct {
 	qNorm, kNorm              V // [HeadDim], or of all heads
 
 	qkv  []linear[M, V] // of actNorm, [Heads*HeadDim, Hidden], [KVHeads*HeadDim, Hidden] twice
+	rows []int32        // order in which a backend holds the rows of Q and K, nil: as published
 	out  []linear[M, V] // of actAttention, [Hidden, Heads*HeadDim]
 	down []linear[M, V] // of actMLP, [Hidden, Intermediate]
 
@@ -127,6 +128,9 @@ func forwardLayer[M, V any](b backend[M, V], at int, l *decoder[M, V]) error {
 	direct := p.AddsDirectly()
 	b.norm(l.attnNorm)
 	b.multiply(actNorm, false, l.qkv)
+	if l.rows != nil {
+		b.reorder(l.rows)
+	}
 	switch p.QKNorm {
 	case arch.HeadNorm:
 		b.headNorm(actQ, l.qNorm)

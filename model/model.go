@@ -161,6 +161,7 @@ func (m *Model) makeLayers(w *weights.Weights) {
 			p.Order = m.ropes[p.Rope].Order()
 		}
 		m.layers[i] = newDecoder(p, l, matrix, vector, m.normWeights)
+		m.layers[i].rows = w.Rows
 		for _, t := range []tensor.Tensor{l.Q, l.K, l.V, l.O} {
 			narrow(t)
 		}

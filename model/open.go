@@ -80,7 +80,6 @@ func openGGUF(ctx context.Context, path string, opts []Option) (*Model, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open model: %w", err)
 	}
-	w.ReadAhead()
 	return open(ctx, files, cfg, w, opts)
 }
 

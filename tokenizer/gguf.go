@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // Metadata holds the metadata of a GGUF file by key; *gguf.File implements it.
@@ -21,19 +22,32 @@ type Metadata interface {
 
 const ggufPrefix = "tokenizer.ggml."
 
-// FromGGUF makes the tokenizer that the metadata of a GGUF file describes: a
-// byte-level vocabulary with merges, whose pre-tokenizer must be one that
-// [GGUFPreTokenizer] knows, or pieces with scores as in SentencePiece. The errors of
-// kinds that are not supported wrap [errors.ErrUnsupported].
-func FromGGUF(m Metadata) (*Tokenizer, error) {
-	t, err := fromGGUF(m)
+// FromGGUF reads the tokenizer that the metadata of a GGUF file describes: a byte-level
+// vocabulary with merges, whose pre-tokenizer must be one that [GGUFPreTokenizer] knows,
+// or pieces with scores as in SentencePiece. The errors of kinds that are not supported
+// wrap [errors.ErrUnsupported].
+//
+// load makes its tables when it is first called, which takes longer than opening a model,
+// and checks the tokens against each other. It no longer needs the metadata.
+func FromGGUF(m Metadata) (load func() (*Tokenizer, error), err error) {
+	const attempt = "read tokenizer of GGUF metadata: %w"
+	make, err := fromGGUF(m)
 	if err != nil {
-		return nil, fmt.Errorf("read tokenizer of GGUF metadata: %w", err)
+		return nil, fmt.Errorf(attempt, err)
 	}
-	return t, nil
+	return sync.OnceValues(func() (*Tokenizer, error) {
+		t, err := make()
+		if err != nil {
+			return nil, fmt.Errorf(attempt, err)
+		}
+		return t, nil
+	}), nil
 }
 
-func fromGGUF(m Metadata) (*Tokenizer, error) {
+// maker makes a tokenizer from metadata that have been read.
+type maker func() (*Tokenizer, error)
+
+func fromGGUF(m Metadata) (maker, error) {
 	v, err := readGGUF(m)
 	if err != nil {
 		return nil, err
@@ -42,16 +56,16 @@ func fromGGUF(m Metadata) (*Tokenizer, error) {
 	if err != nil {
 		return nil, err
 	}
-	var t *Tokenizer
+	var made maker
 	addBOS := false // unless the file says otherwise
 	switch kind {
 	case "gpt2":
-		t, addBOS, err = v.byteLevel()
+		made, addBOS, err = v.byteLevel()
 	case "gemma4":
-		t, err = v.escaped()
+		made, err = v.escaped()
 		addBOS = true
 	case "llama":
-		t, err = v.sentencePiece()
+		made, err = v.sentencePiece()
 		addBOS = true
 	default:
 		err = unsupported("key %q: vocabulary of type %q, expected gpt2, gemma4 or llama", ggufPrefix+"model", kind)
@@ -59,7 +73,7 @@ func fromGGUF(m Metadata) (*Tokenizer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return t, v.around(t, addBOS)
+	return v.around(made, addBOS)
 }
 
 // ggufVocabulary holds the tokens of a file and their types.
@@ -122,34 +136,42 @@ func (v *ggufVocabulary) flag(key string, def bool) (bool, error) {
 	return v.m.Bool(ggufPrefix + key)
 }
 
-// around sets the special tokens and what AddSpecial adds.
-func (v *ggufVocabulary) around(t *Tokenizer, addBOS bool) (err error) {
-	t.format = "GGUF"
-	if t.bos, err = v.special("bos_token_id"); err != nil {
-		return err
+// around sets the special tokens of a tokenizer and what AddSpecial adds.
+func (v *ggufVocabulary) around(make maker, addBOS bool) (maker, error) {
+	bos, err := v.special("bos_token_id")
+	if err != nil {
+		return nil, err
 	}
-	if t.eos, err = v.special("eos_token_id"); err != nil {
-		return err
+	eos, err := v.special("eos_token_id")
+	if err != nil {
+		return nil, err
 	}
 	if addBOS, err = v.flag("add_bos_token", addBOS); err != nil {
-		return err
+		return nil, err
 	}
 	addEOS, err := v.flag("add_eos_token", false)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if addBOS && t.bos != none {
-		t.prefix = []int32{t.bos}
-	}
-	if addEOS && t.eos != none {
-		t.suffix = []int32{t.eos}
-	}
-	return nil
+	return func() (*Tokenizer, error) {
+		t, err := make()
+		if err != nil {
+			return nil, err
+		}
+		t.format, t.bos, t.eos = "GGUF", bos, eos
+		if addBOS && bos != none {
+			t.prefix = []int32{bos}
+		}
+		if addEOS && eos != none {
+			t.suffix = []int32{eos}
+		}
+		return t, nil
+	}, nil
 }
 
-// byteLevel makes the tokenizer of a byte-level vocabulary with merges, and reports
+// byteLevel reads the tokenizer of a byte-level vocabulary with merges, and reports
 // whether texts begin with BOS by default.
-func (v *ggufVocabulary) byteLevel() (*Tokenizer, bool, error) {
+func (v *ggufVocabulary) byteLevel() (maker, bool, error) {
 	name := "default"
 	if v.m.Has(ggufPrefix + "pre") {
 		var err error
@@ -161,13 +183,13 @@ func (v *ggufVocabulary) byteLevel() (*Tokenizer, bool, error) {
 	if err != nil {
 		return nil, false, err
 	}
-	t, err := v.withMerges(pre, hfModel{IgnoreMerges: pre.IgnoreMerges})
-	return t, pre.AddBOS, err
+	made, err := v.withMerges(pre, hfModel{IgnoreMerges: pre.IgnoreMerges})
+	return made, pre.AddBOS, err
 }
 
-// escaped makes the tokenizer of a vocabulary with merges whose pieces are text in
+// escaped reads the tokenizer of a vocabulary with merges whose pieces are text in
 // which blanks are spaceMark.
-func (v *ggufVocabulary) escaped() (*Tokenizer, error) {
+func (v *ggufVocabulary) escaped() (maker, error) {
 	unk, err := v.special("unknown_token_id")
 	if err != nil {
 		return nil, err
@@ -183,9 +205,8 @@ func (v *ggufVocabulary) escaped() (*Tokenizer, error) {
 	}, model)
 }
 
-// withMerges makes the tokenizer of a vocabulary with merges as tokenizer.json has it.
-// Unused tokens are padding by converters: no text becomes one.
-func (v *ggufVocabulary) withMerges(pre GGUFPre, model hfModel) (*Tokenizer, error) {
+// withMerges reads the tokenizer of a vocabulary with merges as tokenizer.json has it.
+func (v *ggufVocabulary) withMerges(pre GGUFPre, model hfModel) (maker, error) {
 	f := hfFile{model: model}
 	var err error
 	if f.model.mergeLines, err = v.m.Texts(ggufPrefix + "merges"); err != nil {
@@ -202,6 +223,17 @@ func (v *ggufVocabulary) withMerges(pre GGUFPre, model hfModel) (*Tokenizer, err
 			return nil, err
 		}
 	}
+	return func() (*Tokenizer, error) {
+		if err := v.entries(&f); err != nil {
+			return nil, err
+		}
+		return f.build(&config{})
+	}, nil
+}
+
+// entries sets the tokens of f. Unused tokens are padding by converters: no text becomes
+// one.
+func (v *ggufVocabulary) entries(f *hfFile) error {
 	f.model.tokens = make([]hfToken, 0, len(v.tokens))
 	for id, name := range v.tokens {
 		kind := v.kind(id)
@@ -215,13 +247,13 @@ func (v *ggufVocabulary) withMerges(pre GGUFPre, model hfModel) (*Tokenizer, err
 		}
 	}
 	if len(f.added) > maxAdded {
-		return nil, fmt.Errorf("found %d control and user-defined tokens, expected at most %d", len(f.added), maxAdded)
+		return fmt.Errorf("found %d control and user-defined tokens, expected at most %d", len(f.added), maxAdded)
 	}
-	return f.build(&config{})
+	return nil
 }
 
-// sentencePiece makes the tokenizer of a vocabulary of pieces with scores.
-func (v *ggufVocabulary) sentencePiece() (*Tokenizer, error) {
+// sentencePiece reads the tokenizer of a vocabulary of pieces with scores.
+func (v *ggufVocabulary) sentencePiece() (maker, error) {
 	scores, err := v.m.Floats(ggufPrefix + "scores")
 	if err != nil {
 		return nil, err
@@ -244,6 +276,25 @@ func (v *ggufVocabulary) sentencePiece() (*Tokenizer, error) {
 	if err != nil {
 		return nil, err
 	}
+	stripped, err := v.strippedRight()
+	if err != nil {
+		return nil, err
+	}
+	return func() (*Tokenizer, error) {
+		if err := v.pieces(sp, scores, unk); err != nil {
+			return nil, err
+		}
+		// As in transformers, the text after a special token gets a blank, too.
+		t, err := newSPM(sp, &config{}, true)
+		if err == nil && stripped {
+			t.stripRight()
+		}
+		return t, err
+	}, nil
+}
+
+// pieces sets the pieces of sp. unk is the unknown token, none if the file names none.
+func (v *ggufVocabulary) pieces(sp *spmModel, scores []float64, unk int32) error {
 	hasUnknown := slices.Contains(v.kinds, typeUnknown)
 	for id, text := range v.tokens {
 		p := spmPiece{text: text, score: float32(scores[id]), kind: uint64(v.kind(id))}
@@ -255,30 +306,27 @@ func (v *ggufVocabulary) sentencePiece() (*Tokenizer, error) {
 		}
 		if p.kind != typeUnused {
 			if err := p.check(id); err != nil {
-				return nil, err
+				return err
 			}
 		}
 		sp.pieces[id] = p
 	}
-	// As in transformers, the text after a special token gets a blank, too.
-	t, err := newSPM(sp, &config{}, true)
-	if err != nil {
-		return nil, err
-	}
-	return t, v.stripRight(t)
+	return nil
 }
 
-// stripRight makes the special tokens of Phi-3 take the blanks that follow them,
-// which its template writes; GGUF does not say so.
-func (v *ggufVocabulary) stripRight(t *Tokenizer) error {
+// strippedRight reports whether special tokens take the blanks that follow them. Those of
+// Phi-3 do, whose template writes them; GGUF does not say so.
+func (v *ggufVocabulary) strippedRight() (bool, error) {
 	const key = "general.architecture"
 	if !v.m.Has(key) {
-		return nil
+		return false, nil
 	}
 	arch, err := v.m.Text(key)
-	if err != nil || arch != "phi3" {
-		return err
-	}
+	return arch == "phi3", err
+}
+
+// stripRight makes the special tokens of Phi-3 take the blanks that follow them.
+func (t *Tokenizer) stripRight() {
 	for i := range t.added {
 		switch a := &t.added[i]; a.content {
 		case "<s>", "<unk>", "<|endoftext|>":
@@ -287,7 +335,6 @@ func (v *ggufVocabulary) stripRight(t *Tokenizer) error {
 		}
 	}
 	t.finish(&config{})
-	return nil
 }
 
 // GGUFPre says how a vocabulary of GGUF splits text, as parts of tokenizer.json.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -77,12 +78,25 @@ func ggufGoldens(t testing.TB) map[string]ggufGolden {
 	return out
 }
 
+// loadGGUF reads metadata and makes the tokenizer, twice.
+func loadGGUF(m Metadata) (*Tokenizer, error) {
+	load, err := FromGGUF(m)
+	if err != nil {
+		return nil, err
+	}
+	t, err := load()
+	if again, failed := load(); again != t || failed != err {
+		return nil, errors.New("the second call gave another tokenizer")
+	}
+	return t, err
+}
+
 // TestGGUF: the ids of Hugging Face's tokenizers and of SentencePiece, for vocabularies
 // in GGUF metadata.
 func TestGGUF(t *testing.T) {
 	checks := 0
 	for name, g := range ggufGoldens(t) {
-		tok, err := FromGGUF(g.Metadata)
+		tok, err := loadGGUF(g.Metadata)
 		require.NoError(t, err, name)
 		for _, c := range g.Texts {
 			require.Equal(t, c.IDs, tok.Encode(c.Text, EncodeOptions{}), "%s: %q", name, c.Text)
@@ -133,7 +147,7 @@ func TestGGUFRefuses(t *testing.T) {
 		{pieces.with("scores", nil), "scores", false},
 		{pieces.with("tokens", append([]any{""}, pieces["tokenizer.ggml.tokens"].([]any)[1:]...)), "piece 0", false},
 	} {
-		_, err := FromGGUF(c.m)
+		_, err := loadGGUF(c.m)
 		require.ErrorContains(t, err, c.want)
 		require.Equal(t, c.unsupported, errors.Is(err, errors.ErrUnsupported), c.want)
 	}
@@ -152,7 +166,7 @@ func TestGGUFAround(t *testing.T) {
 		{m.with("add_eos_token", true), true, true},
 		{m.with("bos_token_id", nil), false, false},
 	} {
-		tok, err := FromGGUF(c.m)
+		tok, err := loadGGUF(c.m)
 		require.NoError(t, err)
 		ids := tok.Encode("a", EncodeOptions{AddSpecial: true})
 		require.Equal(t, c.first, ids[0] == 325, c)
@@ -163,13 +177,13 @@ func TestGGUFAround(t *testing.T) {
 // TestGGUFPhi3: the special tokens of Phi-3 take the blanks after them.
 func TestGGUFPhi3(t *testing.T) {
 	m := ggufGoldens(t)["phi3"].Metadata
-	tok, err := FromGGUF(m)
+	tok, err := loadGGUF(m)
 	require.NoError(t, err)
 	end, ok := tok.ID("<|end|>")
 	require.True(t, ok)
 	require.Equal(t, []int32{end}, tok.Encode("<|end|>\n ", EncodeOptions{}))
 	m["general.architecture"] = "llama"
-	tok, err = FromGGUF(m)
+	tok, err = loadGGUF(m)
 	require.NoError(t, err)
 	require.Greater(t, len(tok.Encode("<|end|>\n ", EncodeOptions{})), 1)
 }
@@ -205,9 +219,9 @@ func TestGGUFEscaped(t *testing.T) {
 	for _, m := range merges {
 		lines = append(lines, m.line)
 	}
-	tok, err := FromGGUF(g.Metadata.with("model", "gemma4", "merges", lines, "scores", nil))
+	tok, err := loadGGUF(g.Metadata.with("model", "gemma4", "merges", lines, "scores", nil))
 	require.NoError(t, err)
-	spm, err := FromGGUF(g.Metadata.with("add_space_prefix", false))
+	spm, err := loadGGUF(g.Metadata.with("add_space_prefix", false))
 	require.NoError(t, err)
 	for _, c := range g.Texts {
 		require.Equal(t, spm.Encode(c.Text, EncodeOptions{AddSpecial: true}), tok.Encode(c.Text, EncodeOptions{AddSpecial: true}), c.Text)
@@ -267,7 +281,9 @@ func stretches(t *testing.T, m metadata, text string) []string {
 			pre, err := GGUFPreTokenizer(with["tokenizer.ggml.pre"].(string))
 			require.NoError(t, err)
 			pre.Normalizer = "" // it widens spans
-			tok, err := v.withMerges(pre, hfModel{})
+			load, err := v.withMerges(pre, hfModel{})
+			require.NoError(t, err)
+			tok, err := load()
 			require.NoError(t, err)
 			joined := false
 			_, spans, err := tok.EncodeOffsets(t.Context(), text, EncodeOptions{})
@@ -288,8 +304,42 @@ func stretches(t *testing.T, m metadata, text string) []string {
 // TestEncodeNothing: no ids are an empty list, not null, also from a tokenizer's first call.
 func TestEncodeNothing(t *testing.T) {
 	for name, g := range ggufGoldens(t) {
-		tok, err := FromGGUF(g.Metadata)
+		tok, err := loadGGUF(g.Metadata)
 		require.NoError(t, err, name)
 		require.NotNil(t, tok.Encode("", EncodeOptions{}), name)
+	}
+}
+
+// TestGGUFManyMerges: merges that are read in parts are those of the whole list, and an
+// error names the first line that is wrong, whichever part it is in.
+func TestGGUFManyMerges(t *testing.T) {
+	procs := runtime.GOMAXPROCS(4)
+	defer runtime.GOMAXPROCS(procs)
+	var tokens, lines []any
+	for b := range 256 {
+		tokens = append(tokens, toByteLevel(string([]byte{byte(b)})))
+	}
+	for n := 0; len(lines) < 3*mergePart; n++ {
+		pair := [2]string{toByteLevel(string([]byte{byte(n >> 8)})), toByteLevel(string([]byte{byte(n)}))}
+		tokens, lines = append(tokens, pair[0]+pair[1]), append(lines, pair[0]+" "+pair[1])
+	}
+	m := metadata{"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "gpt-2", "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.merges": lines}
+	tok, err := loadGGUF(m)
+	require.NoError(t, err)
+	n := 0
+	for m := range tok.model.merges.all {
+		require.Equal(t, tok.model.pieces[m.to], tok.model.pieces[m.left]+tok.model.pieces[m.right])
+		require.EqualValues(t, 256+m.rank, m.to)
+		n++
+	}
+	require.Equal(t, len(lines), n)
+	for _, wrong := range [][]int{{0}, {mergePart + 7}, {len(lines) - 1}, {mergePart + 9, 2*mergePart + 9}} {
+		lines := slices.Clone(lines)
+		for _, at := range wrong {
+			lines[at] = "ab cd"
+		}
+		m["tokenizer.ggml.merges"] = lines
+		_, err := loadGGUF(m)
+		require.ErrorContains(t, err, fmt.Sprintf(`merge %d: "ab" "cd"`, wrong[0]))
 	}
 }

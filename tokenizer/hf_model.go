@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"runtime"
 	"strings"
+	"sync"
 	"unicode/utf8"
 	"unsafe"
 
@@ -226,26 +227,43 @@ func (t *Tokenizer) hfVocab(f hfModel, bytesOnly bool) error {
 
 // hfMerges reads the merges. It returns the number of the merge that the error is
 // about.
-func (t *Tokenizer) hfMerges(f hfModel, bytesOnly bool) (int, error) {
-	r := mergeReader{t: t, bytesOnly: bytesOnly, last: none}
-	r.merges = make([]merge, 0, min(t.model.vocab.n, len(f.merges)/6+len(f.mergeLines)))
-	at, err := f.eachMerge(func(n int, a, b string) error {
-		if n > maxMerges {
-			return fmt.Errorf("more than %d merges", maxMerges)
-		}
-		r.take(n, a, b)
-		if len(r.batch) < loadBatch {
-			return nil
-		}
-		_, err := r.flush()
-		return err
-	})
-	// The rest of the batch comes before the merge that the error is about.
-	if n, failed := r.flush(); failed != nil {
-		return n, failed
+func (t *Tokenizer) hfMerges(f hfModel, bytesOnly bool) (n int, err error) {
+	var merges []merge
+	if len(f.mergeLines) > 0 {
+		merges, n, err = t.mergeLines(f.mergeLines, bytesOnly)
+	} else {
+		r := mergeReader{t: t, bytesOnly: bytesOnly, last: none}
+		r.merges = make([]merge, 0, min(t.model.vocab.n, len(f.merges)/6))
+		n, err = r.read(f.eachMerge)
+		merges = r.merges
 	}
-	t.model.merges = newPairTable(r.merges)
-	return at, err
+	t.model.merges = newPairTable(merges)
+	return n, err
+}
+
+// mergePart is how many lines of merges it takes to keep a processor busy.
+const mergePart = 1 << 12
+
+// mergeLines reads merges on all processors, each a part of the lines.
+func (t *Tokenizer) mergeLines(lines []string, bytesOnly bool) ([]merge, int, error) {
+	merges := make([]merge, len(lines))
+	parts := min(runtime.GOMAXPROCS(0), (len(lines)-1)/mergePart+1)
+	at, errs := make([]int, parts), make([]error, parts)
+	var wait sync.WaitGroup
+	for i := range parts {
+		from, to := i*len(lines)/parts, (i+1)*len(lines)/parts
+		wait.Go(func() {
+			r := mergeReader{t: t, bytesOnly: bytesOnly, last: none, merges: merges[from:from:to]}
+			at[i], errs[i] = r.read(eachLine(lines, from, to))
+		})
+	}
+	wait.Wait()
+	for i, err := range errs {
+		if err != nil {
+			return nil, at[i], err
+		}
+	}
+	return merges, 0, nil
 }
 
 // mergeReader enters merges in batches.
@@ -264,6 +282,27 @@ type mergeEntry struct {
 	from, cut, end      int // the parts are text[from:cut] and text[cut:end]
 	known               bool
 	leftHash, rightHash uint64
+}
+
+// read enters the merges that each calls its argument with. It returns the number of the
+// merge that the error is about, as each does.
+func (r *mergeReader) read(each func(func(n int, a, b string) error) (int, error)) (int, error) {
+	at, err := each(func(n int, a, b string) error {
+		if n > maxMerges {
+			return fmt.Errorf("more than %d merges", maxMerges)
+		}
+		r.take(n, a, b)
+		if len(r.batch) < loadBatch {
+			return nil
+		}
+		_, err := r.flush()
+		return err
+	})
+	// The rest of the batch comes before the merge that the error is about.
+	if n, failed := r.flush(); failed != nil {
+		return n, failed
+	}
+	return at, err
 }
 
 // take adds a merge to the batch.

@@ -44,15 +44,6 @@ func unmarshalPart(s *strictjson.Scanner, into any) error {
 // and b may be views of the file. It returns the number of the merge that the error is
 // about.
 func (m *hfModel) eachMerge(f func(n int, a, b string) error) (int, error) {
-	for n, line := range m.mergeLines {
-		a, b, err := cutMerge(line)
-		if err == nil {
-			err = f(n, a, b)
-		}
-		if err != nil {
-			return n, err
-		}
-	}
 	if isNull(m.merges) {
 		return 0, nil
 	}
@@ -83,6 +74,22 @@ func (m *hfModel) eachMerge(f func(n int, a, b string) error) (int, error) {
 		err = s.End()
 	}
 	return max(n, 0), err
+}
+
+// eachLine is eachMerge for lines from to to-1.
+func eachLine(lines []string, from, to int) func(f func(n int, a, b string) error) (int, error) {
+	return func(f func(n int, a, b string) error) (int, error) {
+		for n, line := range lines[from:to] {
+			a, b, err := cutMerge(line)
+			if err == nil {
+				err = f(from+n, a, b)
+			}
+			if err != nil {
+				return from + n, err
+			}
+		}
+		return 0, nil
+	}
 }
 
 // cutMerge splits "a b".

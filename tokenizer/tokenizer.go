@@ -103,11 +103,11 @@ func Open(dir string) (*Tokenizer, error) {
 }
 
 // Load is [Open] for a folder in any file system. A file system with a method Tokenizer
-// that returns one has it in place of files.
+// that returns one, or an error, has it in place of files.
 func Load(fsys fs.FS) (*Tokenizer, error) {
-	if made, ok := fsys.(interface{ Tokenizer() *Tokenizer }); ok {
-		if t := made.Tokenizer(); t != nil {
-			return t, nil
+	if made, ok := fsys.(interface{ Tokenizer() (*Tokenizer, error) }); ok {
+		if t, err := made.Tokenizer(); t != nil || err != nil {
+			return t, err
 		}
 	}
 	for _, f := range files {

@@ -67,6 +67,10 @@ func Files(f *gguf.File, o Options) (fs.FS, error) {
 	if err != nil {
 		return nil, err
 	}
+	if s.bos >= 0 {
+		c.set("bos_token_id", s.bos)
+	}
+	c.set("eos_token_id", s.ends)
 	config, err := v.config(s, c.integer("max_position_embeddings"))
 	if err != nil {
 		return nil, err
@@ -83,7 +87,7 @@ func Files(f *gguf.File, o Options) (fs.FS, error) {
 	if o.Text {
 		texts[tokenizerName], err = v.tokenizer(s)
 	} else {
-		files.tokenizer, err = tokenizer.FromGGUF(f)
+		files.tokenizer, err = tokenizer.FromGGUF(metadata{f, v})
 	}
 	if errors.Is(err, errors.ErrUnsupported) && !errors.Is(err, ErrUnsupported) {
 		err = fmt.Errorf("%w: %w", ErrUnsupported, err)

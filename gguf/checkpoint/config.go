@@ -74,9 +74,6 @@ func readConfig(f *gguf.File, o Options) (*object, error) {
 		o.Type = "bfloat16"
 	}
 	c.set("torch_dtype", o.Type)
-	if err := k.ends(c); err != nil {
-		return nil, err
-	}
 	return c, k.err
 }
 
@@ -119,23 +116,6 @@ func (k *keys) headDim(heads, hidden int) int {
 		k.fail(fmt.Errorf("heads of %d elements, expected an even number, as rotation works on pairs", d))
 	}
 	return d
-}
-
-// ends sets the tokens that begin and end texts.
-func (k *keys) ends(c *object) error {
-	v, err := readVocabulary(k.f)
-	if err != nil {
-		return err
-	}
-	s, err := v.special()
-	if err != nil {
-		return err
-	}
-	if s.bos >= 0 {
-		c.set("bos_token_id", s.bos)
-	}
-	c.set("eos_token_id", s.ends)
-	return nil
 }
 
 // rope sets how positions rotate. Only the first elements of a head may do so.

@@ -12,10 +12,15 @@ import (
 // tokenizer in place of its files.
 type folder struct {
 	texts     map[string][]byte
-	tokenizer *tokenizer.Tokenizer // nil: in the files
+	tokenizer func() (*tokenizer.Tokenizer, error) // nil: in the files
 }
 
-func (f folder) Tokenizer() *tokenizer.Tokenizer { return f.tokenizer }
+func (f folder) Tokenizer() (*tokenizer.Tokenizer, error) {
+	if f.tokenizer == nil {
+		return nil, nil
+	}
+	return f.tokenizer()
+}
 
 func (f folder) Open(name string) (fs.File, error) {
 	text, ok := f.texts[name]

@@ -34,16 +34,40 @@ type vocabulary struct {
 	kinds  []int64 // nil: all normal
 }
 
-const ggml = "tokenizer.ggml."
+const (
+	ggml      = "tokenizer.ggml."
+	tokensKey = ggml + "tokens"
+	kindsKey  = ggml + "token_type"
+)
+
+// metadata are a file's with the lists that have been read.
+type metadata struct {
+	*gguf.File
+	v *vocabulary
+}
+
+func (m metadata) Texts(key string) ([]string, error) {
+	if key == tokensKey {
+		return m.v.tokens, nil
+	}
+	return m.File.Texts(key)
+}
+
+func (m metadata) Ints(key string) ([]int64, error) {
+	if key == kindsKey {
+		return m.v.kinds, nil
+	}
+	return m.File.Ints(key)
+}
 
 func readVocabulary(f *gguf.File) (*vocabulary, error) {
 	v := &vocabulary{f: f}
 	var err error
-	if v.tokens, err = f.Texts(ggml + "tokens"); err != nil {
+	if v.tokens, err = f.Texts(tokensKey); err != nil {
 		return nil, err
 	}
-	if f.Has(ggml + "token_type") {
-		if v.kinds, err = f.Ints(ggml + "token_type"); err != nil {
+	if f.Has(kindsKey) {
+		if v.kinds, err = f.Ints(kindsKey); err != nil {
 			return nil, err
 		}
 		if len(v.kinds) != len(v.tokens) {
@@ -276,7 +300,7 @@ func (v *vocabulary) byteLevel() (part, bool, error) {
 		// A piece of a byte-level vocabulary contains no space.
 		a, b, ok := strings.Cut(line, " ")
 		if !ok || a == "" || b == "" {
-			return nil, false, fmt.Errorf("merge %d: %q, expected two pieces", i, line)
+			return nil, false, fmt.Errorf("merge %d: found %q, expected two tokens with a blank between them", i, line)
 		}
 		merges[i] = [2]string{a, b}
 	}

@@ -208,7 +208,7 @@ func (c *converter) write(name string, b []byte) error {
 // weights returns the tensors of the folder in the order of the network.
 func (c *converter) weights(w *weights.Weights) []weight {
 	var out []weight
-	w.Each(func(name string, t tensor.Tensor) {
+	w.Published(func(name string, t tensor.Tensor) {
 		to := c.o.Type
 		switch {
 		case to != 0:

@@ -1,11 +1,11 @@
 package mapfile
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"math"
 	"os"
-	"slices"
 	"sync"
 	"sync/atomic"
 )
@@ -16,6 +16,7 @@ type File struct {
 	info fs.FileInfo
 	mu   sync.Mutex
 	data []byte // nil once closed, and for an empty file
+	file *os.File
 	size int64
 
 	stop  atomic.Bool   // tells the goroutine of WillNeed to end
@@ -38,25 +39,33 @@ func Open(path string) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close() // a mapping outlives its descriptor
-	if info, err = f.Stat(); err != nil {
+	m := &File{path: path, file: f}
+	if err := m.open(); err != nil {
+		f.Close()
 		return nil, err
-	}
-	if err := checkRegular(path, info); err != nil {
-		return nil, err
-	}
-	size := info.Size()
-	if size < 0 || size > math.MaxInt {
-		return nil, fmt.Errorf("open file %q: %d bytes do not fit the address space", path, size)
-	}
-	m := &File{path: path, info: info, size: size}
-	if size == 0 {
-		return m, nil // an empty mapping is an error on every system
-	}
-	if m.data, err = mapFile(f, int(size)); err != nil {
-		return nil, fmt.Errorf("map file %q of %d bytes: %w", path, size, err)
 	}
 	return m, nil
+}
+
+// open maps the file.
+func (f *File) open() (err error) {
+	if f.info, err = f.file.Stat(); err != nil {
+		return err
+	}
+	if err := checkRegular(f.path, f.info); err != nil {
+		return err
+	}
+	f.size = f.info.Size()
+	if f.size < 0 || f.size > math.MaxInt {
+		return fmt.Errorf("open file %q: %d bytes do not fit the address space", f.path, f.size)
+	}
+	if f.size == 0 {
+		return f.file.Close() // an empty mapping is an error on every system
+	}
+	if f.data, err = mapFile(f.file, int(f.size)); err != nil {
+		return fmt.Errorf("map file %q of %d bytes: %w", f.path, f.size, err)
+	}
+	return nil
 }
 
 func checkRegular(path string, info fs.FileInfo) error {
@@ -105,12 +114,22 @@ func (f *File) WillNeed(limit int64) {
 	f.ended = make(chan struct{})
 	go func(data []byte) {
 		defer close(f.ended)
-		for _, ask := range []func([]byte) bool{willNeed, enter} {
-			for part := range slices.Chunk(data, aheadPart) {
-				if f.stop.Load() || !ask(part) {
+		var read []int // parts that were not in memory
+		for at := 0; at < len(data); at += aheadPart {
+			if part := data[at:min(at+aheadPart, len(data))]; f.stop.Load() {
+				return
+			} else if !enter(f.file, int64(at), part) {
+				if !willNeed(part) {
 					return
 				}
+				read = append(read, at)
 			}
+		}
+		for _, at := range read {
+			if f.stop.Load() {
+				return
+			}
+			enter(f.file, int64(at), data[at:min(at+aheadPart, len(data))])
 		}
 	}(f.data[:min(f.size, limit)])
 }
@@ -133,7 +152,7 @@ func (f *File) Close() error {
 		f.stop.Store(true)
 		<-f.ended
 	}
-	if err := unmapFile(data); err != nil {
+	if err := errors.Join(unmapFile(data), f.file.Close()); err != nil {
 		return fmt.Errorf("unmap file %q: %w", f.path, err)
 	}
 	return nil

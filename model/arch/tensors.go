@@ -248,17 +248,9 @@ func (p *LayerPlan) Stored(c *Config, role Role, x int, name func(Role) string) 
 	return list
 }
 
-// Interleaved returns the number of heads whose rows a checkpoint stores in the order of
-// interleaved rotation, 0 if they are in order.
-func (c *Config) Interleaved(n Naming, role Role) int {
-	if f := familyOf(c.Arch); n != GGUF || f == nil || !f.interleaved {
-		return 0
-	}
-	switch role {
-	case RoleQ, RoleQBias:
-		return c.Heads
-	case RoleK, RoleKBias:
-		return c.KVHeads
-	}
-	return 0
+// Interleaved reports whether checkpoints store the rows of every query and key head, and
+// their biases, in the order of interleaved rotation.
+func (c *Config) Interleaved(n Naming) bool {
+	f := familyOf(c.Arch)
+	return n == GGUF && f != nil && f.interleaved
 }

@@ -4,28 +4,26 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"sync"
 
 	"github.com/lukv/lukv/gguf"
 	"github.com/lukv/lukv/gguf/checkpoint"
-	"github.com/lukv/lukv/internal/arena"
 	"github.com/lukv/lukv/model/arch"
 	"github.com/lukv/lukv/tensor"
 )
 
 // A GGUF file is used where it lies: weights are views of the mapped file in the blocks in
-// which they are stored. Only the rows of queries and keys are copied in architectures that
-// store them in another order. Config and tokenizer are read from the metadata as if it
-// were the text files of a checkpoint folder.
+// which they are stored. Config and tokenizer are read from the metadata as if it were the
+// text files of a checkpoint folder.
 
 // LoadGGUF maps the model in a GGUF file, or in the several of which path is the first,
-// with its config and its text files as those of a checkpoint folder. The caller closes
-// the weights.
+// with its config and its text files as those of a checkpoint folder, and starts to bring
+// it into memory as [Weights.ReadAhead] does. The caller closes the weights.
 func LoadGGUF(path string) (*arch.Config, *Weights, fs.FS, error) {
 	f, err := gguf.Open(path)
 	if err != nil {
 		return nil, nil, nil, err
 	}
+	readAhead(f)
 	cfg, files, err := readGGUF(f)
 	if err != nil {
 		return nil, nil, nil, errors.Join(fmt.Errorf("gguf file %s: %w", path, err), f.Close())
@@ -101,59 +99,4 @@ func (s ggufSource) Stamps() []fileStamp {
 		out = append(out, fileStamp{s.Parts()[i], info})
 	}
 	return out
-}
-
-// reorder copies the tensors of places whose rows are stored in the order of interleaved
-// rotation, outside the Go heap, and puts their rows in order.
-func (w *Weights) reorder(places []*place) error {
-	if len(places) == 0 {
-		return nil
-	}
-	size := 0
-	for _, p := range places {
-		size += (len(p.dst.Data) + reorderAlign - 1) / reorderAlign * reorderAlign
-	}
-	mem, err := arena.Map(size)
-	if err != nil {
-		return fmt.Errorf("memory for the rows of queries and keys: %w", err)
-	}
-	w.copies = append(w.copies, mem)
-	var wait sync.WaitGroup
-	errs := make([]error, len(places))
-	for i, p := range places {
-		n := len(p.dst.Data)
-		from, to := p.dst.Data, mem[:n:n]
-		mem = mem[(n+reorderAlign-1)/reorderAlign*reorderAlign:]
-		wait.Go(func() { errs[i] = inOrder(to, from, p.shape[0], p.heads) })
-		p.dst.Data = to
-	}
-	wait.Wait()
-	return errors.Join(errs...)
-}
-
-// reorderAlign is the alignment of copies, that of the widest loads of kernels.
-const reorderAlign = 64
-
-// inOrder copies rows in the order in which they rotate. Heads of d rows are published as
-// two halves that rotate together, and stored with partners side by side: [heads, 2, d/2]
-// as [heads, d/2, 2].
-func inOrder(dst, src []byte, rows, heads int) error {
-	return guardFaults(func() {
-		size, d := len(src)/rows, rows/heads
-		for r := range rows {
-			head, at := r/d, r%d
-			half, i := at/(d/2), at%(d/2)
-			from := head*d + 2*i + half
-			copy(dst[r*size:(r+1)*size], src[from*size:(from+1)*size])
-		}
-	})
-}
-
-func (w *Weights) freeCopies() error {
-	var errs []error
-	for _, mem := range w.copies {
-		errs = append(errs, arena.Unmap(mem))
-	}
-	w.copies = nil
-	return errors.Join(errs...)
 }

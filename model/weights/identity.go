@@ -12,22 +12,24 @@ import (
 )
 
 // Identity hashes what makes two checkpoints interchangeable: names, types,
-// shapes and 64 bytes at each of 16 places per tensor. Reading all of a
-// multi-gigabyte checkpoint would cost more than loading it.
+// shapes and 64 bytes at each of 16 places per tensor, whose rows count in the published
+// order. Reading all of a multi-gigabyte checkpoint would cost more than loading it.
 func (w *Weights) Identity(cfg *arch.Config) string {
 	h := sha256.New()
 	cfg.WriteIdentity(h)
-	w.Each(func(name string, t tensor.Tensor) {
+	const places, size = 16, 64
+	var sample [places * size]byte
+	w.each(func(name string, t tensor.Tensor, rows RowOrder) {
 		fmt.Fprintf(h, "%s %v %v\n", name, t.Type, t.Shape)
-		const places, size = 16, 64
-		if len(t.Data) <= places*size {
-			h.Write(t.Data)
+		if len(t.Data) <= len(sample) {
+			rows.copy(sample[:len(t.Data)], t, 0)
+			h.Write(sample[:len(t.Data)])
 			return
 		}
 		for i := range places {
-			at := (len(t.Data) - size) / (places - 1) * i
-			h.Write(t.Data[at : at+size])
+			rows.copy(sample[i*size:(i+1)*size], t, (len(t.Data)-size)/(places-1)*i)
 		}
+		h.Write(sample[:])
 	})
 	return "sha256:" + hex.EncodeToString(h.Sum(nil))[:32]
 }
@@ -43,11 +45,13 @@ func (w *Weights) Digest(ctx context.Context, identity, digests string, log *slo
 	h := sha256.New()
 	fmt.Fprintf(h, "%s\n", identity)
 	var err error
-	w.Each(func(_ string, t tensor.Tensor) {
-		const part = 1 << 20
-		for from := 0; from < len(t.Data) && err == nil; from += part {
+	part := make([]byte, 1<<20)
+	w.each(func(_ string, t tensor.Tensor, rows RowOrder) {
+		for from := 0; from < len(t.Data) && err == nil; from += len(part) {
 			if err = ctx.Err(); err == nil {
-				h.Write(t.Data[from:min(from+part, len(t.Data))])
+				b := part[:min(len(part), len(t.Data)-from)]
+				rows.copy(b, t, from)
+				h.Write(b)
 			}
 		}
 	})

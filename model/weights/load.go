@@ -38,7 +38,6 @@ type place struct {
 	dst    *tensor.Tensor
 	shape  []int
 	stored []arch.StoredTensor
-	heads  int // whose rows are stored in the order of interleaved rotation; 0: none
 }
 
 // places returns all places of w that cfg calls for, in a fixed order. With tied
@@ -53,7 +52,7 @@ func (w *Weights) places(cfg *arch.Config, n arch.Naming) []place {
 		w.Layers[at].Each(func(role arch.Role, dst *tensor.Tensor) {
 			if shape := p.Shape(cfg, role); shape != nil {
 				list = append(list, place{
-					dst: dst, shape: shape, heads: cfg.Interleaved(n, role),
+					dst: dst, shape: shape,
 					stored: p.Stored(cfg, role, 0, func(r arch.Role) string { return table.Name(n, r, at) }),
 				})
 			}
@@ -92,8 +91,12 @@ func Load(dir string, cfg *arch.Config) (*Weights, error) {
 // more would push out what the first layers need, and other programs' pages.
 func (w *Weights) ReadAhead() {
 	if w.source != nil {
-		w.source.WillNeed(sysmem.Available() / 8 * 7)
+		readAhead(w.source)
 	}
+}
+
+func readAhead(files interface{ WillNeed(bytes int64) }) {
+	files.WillNeed(sysmem.Available() / 8 * 7)
 }
 
 // folderSource is a safetensors checkpoint.
@@ -137,13 +140,15 @@ func (w *Weights) load(checkpoint string, n arch.Naming, cfg *arch.Config) error
 		return fmt.Errorf("checkpoint %s: found %d tensors, too few for the %d layers of the config", checkpoint, len(names), cfg.Layers)
 	}
 	w.Layers, w.names = make([]Layer, cfg.Layers), cfg.Tensors()
+	if cfg.Interleaved(n) {
+		w.Rows = interleaved(cfg.HeadDim)
+	}
 	if err := w.makeExperts(checkpoint, names, n, cfg); err != nil {
 		return err
 	}
 	used := make(map[string]bool, len(names))
 	l := loader{checkpoint: checkpoint, src: src, naming: n, rename: renaming(names, n), used: used,
 		lowbit: cfg.Lowbit, repacked: map[string]tensor.Tensor{}, w: w}
-	var reorder []*place
 	for _, p := range w.places(cfg, n) {
 		if p.dst == &w.Embed && cfg.TiedEmbeddings {
 			// Of matrices that share memory the safetensors library's save_model keeps the
@@ -154,12 +159,6 @@ func (w *Weights) load(checkpoint string, n arch.Naming, cfg *arch.Config) error
 		if *p.dst, err = l.load(&p); err != nil {
 			return err
 		}
-		if p.heads > 0 {
-			reorder = append(reorder, &p)
-		}
-	}
-	if err := w.reorder(reorder); err != nil {
-		return err
 	}
 	if cfg.TiedEmbeddings {
 		w.Head = w.Embed

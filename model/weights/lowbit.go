@@ -70,6 +70,16 @@ func (w *Weights) repack(m *lowbit.Matrix) (tensor.Tensor, error) {
 	return tensor.Tensor{Type: typ, Shape: []int{m.Rows, m.Cols}, Data: data}, errors.Join(errs...)
 }
 
+// freeCopies frees the memory of repacked matrices.
+func (w *Weights) freeCopies() error {
+	var errs []error
+	for _, mem := range w.copies {
+		errs = append(errs, arena.Unmap(mem))
+	}
+	w.copies = nil
+	return errors.Join(errs...)
+}
+
 // noBiases returns an error if a repacked module has a bias that the network does not add:
 // some programs store biases of zeros.
 func (l *loader) noBiases(unused []string) error {

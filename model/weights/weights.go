@@ -12,7 +12,7 @@ import (
 )
 
 // Weights are the tensors of a model, as stored: views of the mapped checkpoint
-// of type F32, F16 or BF16, which may differ from tensor to tensor. Tensors
+// of type F32, F16, BF16 or blocks of integers, which may differ from tensor to tensor. Tensors
 // that the configuration does not call for are zero Tensors. All start at a
 // multiple of their element size.
 type Weights struct {
@@ -20,28 +20,40 @@ type Weights struct {
 	Layers []Layer
 	Norm   tensor.Tensor // [Hidden]
 	Head   tensor.Tensor // [Vocab, Hidden], Embed itself when tied
+	Rows   RowOrder      // of Q and K and their biases
 
 	names  arch.TensorTable // of the model's family
 	unused []string
 	source source   // nil for weights made in memory
-	copies [][]byte // rows that were put in order, outside the Go heap
+	copies [][]byte // matrices that were repacked, outside the Go heap
 }
 
 // Each calls f for every tensor that is present, in a fixed order, with its name
 // in the Hugging Face layout. A tied Head is not visited separately.
 func (w *Weights) Each(f func(name string, t tensor.Tensor)) {
+	w.each(func(name string, t tensor.Tensor, _ RowOrder) { f(name, t) })
+}
+
+// Published is Each with rows in the order in which models are published: a tensor that is
+// stored in another is a copy, which f may keep.
+func (w *Weights) Published(f func(name string, t tensor.Tensor)) {
+	w.each(func(name string, t tensor.Tensor, rows RowOrder) { f(name, rows.apply(t)) })
+}
+
+// each is Each with the order of the rows of every tensor.
+func (w *Weights) each(f func(name string, t tensor.Tensor, rows RowOrder)) {
 	names := w.names
 	if names == nil {
 		names = new(arch.Config).Tensors() // those of most families
 	}
 	visit := func(role arch.Role, at int, t *tensor.Tensor) {
 		if !t.IsZero() {
-			f(names.Name(arch.HuggingFace, role, at), *t)
+			f(names.Name(arch.HuggingFace, role, at), *t, w.Rows.of(role))
 		}
 	}
 	expert := func(at int) func(role arch.Role, x int, t *tensor.Tensor) {
 		return func(role arch.Role, x int, t *tensor.Tensor) {
-			f(fmt.Sprintf(names.Name(arch.HuggingFace, role, at), x), *t)
+			f(fmt.Sprintf(names.Name(arch.HuggingFace, role, at), x), *t, nil)
 		}
 	}
 	visit(arch.RoleEmbed, 0, &w.Embed)
