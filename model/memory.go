@@ -1,7 +1,5 @@
 package model
 
-// Memory is refused before any work is done: what a prefill takes is known beforehand.
-
 // tokenBlock is how many bytes a session takes for tokens from the memory of all
 // sessions at a time.
 const tokenBlock = 4096

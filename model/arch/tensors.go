@@ -248,17 +248,31 @@ func (p *LayerPlan) Stored(c *Config, role Role, x int, name func(Role) string) 
 	return list
 }
 
-// Interleaved returns the number of heads whose rows a checkpoint stores in the order of
-// interleaved rotation, 0 if they are in order.
-func (c *Config) Interleaved(n Naming, role Role) int {
-	if f := familyOf(c.Arch); n != GGUF || f == nil || !f.interleaved {
-		return 0
+// LayerParams returns how many parameters of the matrices of all layers a pass over the
+// given number of tokens reads at most: all, except for those of experts that no token can
+// have chosen. 0 tokens stand for any number.
+func (c *Config) LayerParams(tokens int) int64 {
+	n := int64(0)
+	for _, p := range c.Plans() {
+		of := min(p.FFN.Experts, tokens*p.FFN.Chosen)
+		if tokens == 0 {
+			of = p.FFN.Experts
+		}
+		for role := RoleAttnNorm; role < roleQKV; role++ {
+			if role.ofExpert() {
+				n += int64(of) * p.params(c, role)
+			} else {
+				n += p.params(c, role)
+			}
+		}
 	}
-	switch role {
-	case RoleQ, RoleQBias:
-		return c.Heads
-	case RoleK, RoleKBias:
-		return c.KVHeads
+	return n
+}
+
+// params returns the number of elements of a layer's matrix, 0 if it has none.
+func (p *LayerPlan) params(c *Config, role Role) int64 {
+	if shape := p.Shape(c, role); len(shape) == 2 {
+		return int64(shape[0]) * int64(shape[1])
 	}
 	return 0
 }

@@ -168,6 +168,8 @@ func (n *cacheCounter) kept(d lukv.Demand, budgets [][]int, at, before, rest int
 	return n.bytes(at, pages)
 }
 
+// Memory is refused before any work is done: what a prefill takes is known beforehand.
+
 // checkMemory returns an error that wraps kvcache.ErrFull if the cache's limit, or that
 // of all sessions, leaves no room for n more tokens, which comp compresses. If budgets
 // depend on scores, up to a page per head too much is counted; what compression while
