@@ -144,7 +144,7 @@ func (r *chatter) checkTurns(policy *lukv.Policy) error {
 	}
 	turns := *policy
 	turns.Decode = lukv.DecodeConfig{}
-	_, err := r.m.CacheNeed(model.SessionOptions{Compression: &turns}, model.Lengths{Before: 1, Context: 1024})
+	_, err := r.m.CacheEstimate(model.SessionOptions{Compression: &turns}, model.Lengths{Before: 1, Context: 1024})
 	if err != nil {
 		return usage("--keep-turns: this policy compresses no later part of a context: %v", err)
 	}

@@ -21,7 +21,7 @@ func Protected(m *model.Model, p *lukv.Policy, front, tokens []int32) int {
 	if p == nil || n == len(tokens) {
 		return 0
 	}
-	_, err := m.CacheNeed(model.SessionOptions{Compression: p}, model.Lengths{Before: n, Context: len(tokens) - n})
+	_, err := m.CacheEstimate(model.SessionOptions{Compression: p}, model.Lengths{Before: n, Context: len(tokens) - n})
 	if err != nil || p.Decode.Enabled() {
 		return 0
 	}

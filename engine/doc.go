@@ -40,7 +40,7 @@
 // # Memory
 //
 // The most cache that a request can take follows from its lengths and its policy (see
-// model.CacheNeed). It is admitted when that much fits into [Options.MaxBytes] alongside
+// model.CacheEstimate). It is admitted when that much fits into [Options.MaxBytes] alongside
 // all others. A request that can never fit is refused at once with the numbers
 // ([TooLargeError]); one that does not fit yet waits in a queue that is bounded and fair
 // between clients. An answer without a bound on its length takes room as it grows; if none

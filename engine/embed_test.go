@@ -41,7 +41,7 @@ func TestEmbed(t *testing.T) {
 		}
 		prompts = append(prompts, prompt)
 	}
-	one, err := m.CacheNeed(model.SessionOptions{}, model.Lengths{Rest: 50})
+	one, err := m.CacheEstimate(model.SessionOptions{}, model.Lengths{Rest: 50})
 	require.NoError(t, err)
 	for _, how := range []model.Embedding{{Pooling: model.PoolLast, Normalize: true}, {Pooling: model.PoolMean}, {Pooling: model.PoolMean, Normalize: true}} {
 		for _, limit := range []int64{0, 2 * one.Peak} {

@@ -313,7 +313,7 @@ func TestPreemption(t *testing.T) {
 		long := slices.Concat(tokens[i], tokens[0], tokens[1])
 		requests = append(requests, Request{Prompt: long[:prompt+i], Sampling: model.Sampling{IgnoreEOS: true, Temperature: 1, Seed: uint64(i), LogProbs: true}})
 	}
-	need, err := m.CacheNeed(model.SessionOptions{}, model.Lengths{Rest: limit})
+	need, err := m.CacheEstimate(model.SessionOptions{}, model.Lengths{Rest: limit})
 	require.NoError(t, err)
 	e := newEngine(t, m, Options{MaxBytes: 13 * need.Peak / 5, MaxTokens: limit})
 	var streams []*Stream
@@ -514,7 +514,7 @@ func TestNeighbourOfAFailure(t *testing.T) {
 func TestPromptOnlyTakesNoRoomForAnswers(t *testing.T) {
 	m := openModel(t)
 	tokens, _ := prompts(t, m, 1)
-	need, err := m.CacheNeed(model.SessionOptions{}, model.Lengths{Rest: len(tokens[0])})
+	need, err := m.CacheEstimate(model.SessionOptions{}, model.Lengths{Rest: len(tokens[0])})
 	require.NoError(t, err)
 	e := newEngine(t, m, Options{MaxBytes: need.Peak, MaxRunning: 2})
 	for _, n := range []int{0, 200} {
@@ -637,9 +637,9 @@ func TestProtected(t *testing.T) {
 	require.GreaterOrEqual(t, cached(other), len(system))
 	require.Equal(t, len(system), cached(first))
 
-	// Admission accounts for what is protected: the bytes that CacheNeed returns are
+	// Admission accounts for what is protected: the bytes that CacheEstimate returns are
 	// enough.
-	need, err := m.CacheNeed(model.SessionOptions{Compression: policy}, model.Lengths{
+	need, err := m.CacheEstimate(model.SessionOptions{Compression: policy}, model.Lengths{
 		Before: first.Protected, Context: first.Context - first.Protected, Rest: len(first.Prompt) - first.Context + 8,
 	})
 	require.NoError(t, err)
@@ -660,7 +660,7 @@ func TestProbeLossReserves(t *testing.T) {
 	m := openModel(t)
 	tokens, _ := prompts(t, m, 1)
 	r := Request{Prompt: tokens[0], Sampling: model.Sampling{MaxTokens: 1}}
-	need, err := m.CacheNeed(model.SessionOptions{}, model.Lengths{Rest: len(r.Prompt) + 1})
+	need, err := m.CacheEstimate(model.SessionOptions{}, model.Lengths{Rest: len(r.Prompt) + 1})
 	require.NoError(t, err)
 	e := newEngine(t, m, Options{MaxBytes: 2*need.Peak - 1})
 	_, err = e.Submit(within(t), r)
@@ -768,7 +768,7 @@ func TestSubmitRefuses(t *testing.T) {
 	ctx := context.Background()
 	m := openModel(t)
 	tokens, contexts := prompts(t, m, 1)
-	whole, err := m.CacheNeed(model.SessionOptions{}, model.Lengths{Rest: len(tokens[0]) + 100})
+	whole, err := m.CacheEstimate(model.SessionOptions{}, model.Lengths{Rest: len(tokens[0]) + 100})
 	require.NoError(t, err)
 	e := newEngine(t, m, Options{MaxBytes: whole.Peak * 3 / 4})
 	policy := &lukv.Policy{Ratio: 0.1, Metric: lukv.MetricConfig{Name: "keydiff"}}
@@ -1030,7 +1030,7 @@ func TestLongAnswersOfACompressedPrompt(t *testing.T) {
 	s, err := e.Submit(within(t), Request{Prompt: prompt[:context+5], Policy: p, Context: context, Sampling: model.Sampling{IgnoreEOS: true}})
 	require.NoError(t, err)
 	collect(t, s, 1)
-	need, err := m.CacheNeed(model.SessionOptions{Compression: p}, model.Lengths{Context: context, Rest: all - context})
+	need, err := m.CacheEstimate(model.SessionOptions{Compression: p}, model.Lengths{Context: context, Rest: all - context})
 	require.NoError(t, err)
 	require.Equal(t, need.Peak, e.Stats().PeakBytes)
 }

@@ -116,7 +116,7 @@ func TestSlowReaderGivesUpItsPlaces(t *testing.T) {
 	m := openModel(t)
 	tokens, _ := prompts(t, m, 2)
 	long := slices.Concat(tokens[0], tokens[1], tokens[0])
-	need, err := m.CacheNeed(model.SessionOptions{}, model.Lengths{Rest: len(long) + 400})
+	need, err := m.CacheEstimate(model.SessionOptions{}, model.Lengths{Rest: len(long) + 400})
 	require.NoError(t, err)
 	for name, test := range map[string]struct {
 		o    Options
@@ -170,7 +170,7 @@ func TestSlowlyRead(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := Request{Prompt: tokens[0], Choices: 4, Sampling: model.Sampling{MaxTokens: 300, IgnoreEOS: true, Temperature: 1}}
 			if bytes > 0 {
-				need, err := m.CacheNeed(model.SessionOptions{}, model.Lengths{Rest: len(tokens[0]) + 300})
+				need, err := m.CacheEstimate(model.SessionOptions{}, model.Lengths{Rest: len(tokens[0]) + 300})
 				require.NoError(t, err)
 				bytes = 5 * need.Peak
 			}

@@ -43,7 +43,7 @@ type job struct {
 	// While the prompt is being read: the session, and the prefill in progress, nil
 	// between two.
 	session *model.Session
-	fill    *model.Prefilling
+	fill    *model.PartialPrefill
 	at      int // tokens of the prompt in the session once fill is done
 	cached  int // of these, kept
 
@@ -69,10 +69,10 @@ type choice struct {
 	text    *dialog.Answer     // nil without a tokenizer
 	parts   *structured.Reader // nil: all of it is text
 
-	session *model.Session    // nil while the prompt is read
-	base    int               // its length after the prompt
-	fill    *model.Prefilling // recomputes an answer that lost its cache
-	answer  []int32           // drawn tokens, the first fed of which went into the session
+	session *model.Session        // nil while the prompt is read
+	base    int                   // its length after the prompt
+	fill    *model.PartialPrefill // recomputes an answer that lost its cache
+	answer  []int32               // drawn tokens, the first fed of which went into the session
 	fed     int
 	drawn   int // including the one that ended it
 	done    bool
@@ -155,7 +155,7 @@ func (j *job) measureStep() error {
 func (j *job) bytes(answer int) (int64, error) {
 	r, o := &j.req, j.policyOptions()
 	rest := len(r.Prompt) - r.Context
-	one, err := j.e.m.CacheNeed(o, model.Lengths{Before: r.Protected, Context: r.Context - r.Protected, Rest: rest + answer})
+	one, err := j.e.m.CacheEstimate(o, model.Lengths{Before: r.Protected, Context: r.Context - r.Protected, Rest: rest + answer})
 	if r.ProbeLoss { // and a copy, whose survivors have pages of their own
 		one.Peak *= 2
 	}
@@ -168,11 +168,11 @@ func (j *job) bytes(answer int) (int64, error) {
 	// Every further choice shares the pages of the prompt, except for the last page of
 	// every head, and has its own answer.
 	o = o.WithoutCompression()
-	tail, err := j.e.m.CacheNeed(o, model.Lengths{Rest: answer})
+	tail, err := j.e.m.CacheEstimate(o, model.Lengths{Rest: answer})
 	if err != nil {
 		return 0, err
 	}
-	page, err := j.e.m.CacheNeed(o, model.Lengths{Rest: 1})
+	page, err := j.e.m.CacheEstimate(o, model.Lengths{Rest: 1})
 	return max(one.Peak, one.Held+int64(r.Choices-1)*(tail.Held+page.Held)), err
 }
 

@@ -22,7 +22,7 @@ func TestPrefixCacheCountsEverything(t *testing.T) {
 	m := openModel(t)
 	tokens, _ := prompts(t, m, 1)
 	const n, fit = 20, 3
-	one, err := m.CacheNeed(model.SessionOptions{PageEntries: 16}, model.Lengths{Rest: n})
+	one, err := m.CacheEstimate(model.SessionOptions{PageEntries: 16}, model.Lengths{Rest: n})
 	require.NoError(t, err)
 	// Logits are 4 bytes each, and so are tokens, which the session and the index hold.
 	each := one.Held + 4*int64(m.Config().Vocab) + 2*4*n
@@ -49,7 +49,7 @@ func TestOldestKeptIsContinued(t *testing.T) {
 	m := openModel(t)
 	tokens, _ := prompts(t, m, 2)
 	const all = 450
-	need, err := m.CacheNeed(model.SessionOptions{}, model.Lengths{Rest: all})
+	need, err := m.CacheEstimate(model.SessionOptions{}, model.Lengths{Rest: all})
 	require.NoError(t, err)
 	for _, store := range []string{"", t.TempDir()} {
 		e := newEngine(t, m, Options{MaxBytes: need.Peak, Store: store})
@@ -83,7 +83,7 @@ func TestOldestKeptIsContinued(t *testing.T) {
 func TestPrefixEvents(t *testing.T) {
 	m := openModel(t)
 	prompts, contexts := prompts(t, m, 3)
-	one, err := m.CacheNeed(model.SessionOptions{}, model.Lengths{Rest: 400})
+	one, err := m.CacheEstimate(model.SessionOptions{}, model.Lengths{Rest: 400})
 	require.NoError(t, err)
 	var log []string
 	held := map[string]int{}
@@ -134,7 +134,7 @@ func TestLeastRecentlyUsedGoes(t *testing.T) {
 	tokens, _ := prompts(t, m, 1)
 	const n = 40
 	prompt := func(i int) []int32 { return slices.Concat([]int32{int32(10 + i)}, tokens[0][:n-1]) }
-	one, err := m.CacheNeed(model.SessionOptions{PageEntries: 16}, model.Lengths{Rest: n + 8})
+	one, err := m.CacheEstimate(model.SessionOptions{PageEntries: 16}, model.Lengths{Rest: n + 8})
 	require.NoError(t, err)
 	each := one.Held + 4*int64(m.Config().Vocab) + 2*4*(n+8)
 	size := func() int64 {

@@ -111,3 +111,28 @@ func (m *Model) entryBytes(o *SessionOptions) int {
 	}
 	return (sum + layers - 1) / layers
 }
+
+func (s *Session) cacheOptions() kvcache.Options { return s.m.cacheOptions(&s.opts, s.comp != nil) }
+
+// cacheOptions returns the options of a session's cache.
+func (m *Model) cacheOptions(o *SessionOptions, evicts bool) kvcache.Options {
+	c := m.cfg
+	return kvcache.Options{
+		Layers: c.Layers, KVHeads: c.KVHeads, HeadDim: c.HeadDim, CPU: &m.cpu,
+		Type: o.CacheType, Values: o.CacheValues, WideKeys: m.wideKeys(o),
+		PageEntries: o.PageEntries, HugePages: o.HugePages && !evicts,
+		Windows: c.Windows, MaxBytes: o.MaxCacheBytes, Account: m.memory,
+		Device: m.Device(), DeviceLayers: m.DeviceLayers(),
+	}
+}
+
+func (s *Session) attentionInBF16() bool { return s.m.attentionInBF16(s.opts.CacheType) }
+
+// page returns the layout of the cache's pages.
+func (s *Session) page() kernels.PageLayout {
+	o := s.cache.Options()
+	return o.Layout(0)
+}
+
+// defaultPageEntries is the page size of caches, see kvcache.Options.
+const defaultPageEntries = 64

@@ -42,7 +42,7 @@ func TestIntegerCaches(t *testing.T) {
 					}}
 					s := newTestSession(t, m, o)
 					require.NoError(t, s.Prefill(t.Context(), prompt))
-					need, err := m.CacheNeed(o, Lengths{Context: len(prompt)})
+					need, err := m.CacheEstimate(o, Lengths{Context: len(prompt)})
 					require.NoError(t, err)
 					st := s.Stats()
 					assert.Equal(t, need.Held, st.CacheBytes)
@@ -107,7 +107,7 @@ func TestLargeKeyBiases(t *testing.T) {
 	run := func(o SessionOptions) []float32 {
 		s := newTestSession(t, m, o)
 		require.NoError(t, s.Prefill(t.Context(), prompt))
-		need, err := m.CacheNeed(o, Lengths{Context: len(prompt)})
+		need, err := m.CacheEstimate(o, Lengths{Context: len(prompt)})
 		require.NoError(t, err)
 		require.Equal(t, need.Held, s.Stats().CacheBytes)
 		return logitsAfter(t, s, steps)

@@ -9,11 +9,6 @@ import (
 	"github.com/lukv/lukv/lukv"
 )
 
-// Span is a run of tokens of a session: those at positions From to To-1.
-type Span struct{ From, To int }
-
-func (p Span) String() string { return fmt.Sprintf("tokens %d to %d", p.From, p.To) }
-
 // Compress compresses the entries of a span of tokens that the session holds: a
 // document after a system prompt, the older turns of a chat. Entries outside the
 // span stay. The policy's ratio or budget applies to the span's tokens, including
@@ -78,39 +73,6 @@ func (s *Session) compress(ctx context.Context, span Span, policy *lukv.Policy) 
 	return nil
 }
 
-// spanCompression resolves a policy that compresses a span of the session.
-func (s *Session) spanCompression(policy *lukv.Policy) (*compression, error) {
-	o := s.opts
-	o.Compression = policy
-	comp, err := newCompression(s.m, o)
-	switch {
-	case err != nil:
-		return nil, err
-	case comp == nil:
-		return nil, errors.New("found no policy")
-	case s.renumbered:
-		return nil, errors.New("the session's positions were renumbered")
-	}
-	return comp, comp.spans()
-}
-
-// spans returns an error if the policy can compress only the beginning of a session.
-func (c *compression) spans() error {
-	switch {
-	case c.plan.Decoding() != nil:
-		return errors.New("found a policy that compresses while decoding, expected that in the session's options")
-	case c.renumber:
-		return errors.New("found a policy that renumbers positions, expected that in the session's options")
-	}
-	return nil
-}
-
-// compressedBy records the policy under which part of the session was compressed.
-func (s *Session) compressedBy(comp *compression) {
-	p := comp.plan.Policy()
-	s.saved = &p
-}
-
 // choose returns the slots of a span that a policy keeps, [L][K], nil for a layer that
 // stays as it is, and the trace of the choice, which the caller releases. It works on
 // a fork, whose layers it gives up one by one.
@@ -127,7 +89,7 @@ func (s *Session) choose(ctx context.Context, span Span, comp *compression) ([][
 	if err := job.prepare(); err != nil {
 		return nil, nil, err
 	}
-	first, err := f.goBack(job)
+	first, err := f.rewindForReplay(job)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -138,11 +100,11 @@ func (s *Session) choose(ctx context.Context, span Span, comp *compression) ([][
 	defer s.m.runs.put(r)
 	err = s.m.weights.Reading(func() error {
 		defer r.watchContext(ctx)()
-		if err := f.passAgain(ctx, r, job, first, s); err != nil {
+		if err := f.replay(ctx, r, job, first, s); err != nil {
 			return err
 		}
 		if comp.plan.Allocator().BudgetsKnown() == lukv.KnownAtEnd { // it may look at layers again
-			if err := f.holdAgain(s, span); err != nil {
+			if err := f.restoreLayers(s, span); err != nil {
 				return err
 			}
 		}
@@ -158,9 +120,9 @@ func (s *Session) choose(ctx context.Context, span Span, comp *compression) ([][
 	return job.kept, trace, nil
 }
 
-// goBack removes from a fork the entries after the span and those from position first
+// rewindForReplay removes from a fork the entries after the span and those from position first
 // on, the first of the tokens that must pass by again for the job's metric.
-func (s *Session) goBack(j *prefillJob) (first int, err error) {
+func (s *Session) rewindForReplay(j *layerCompressor) (first int, err error) {
 	metric := j.c.plan.Metric()
 	first = j.end()
 	repeats := false
@@ -222,9 +184,9 @@ func (s *Session) evicted(end int) bool {
 	return false
 }
 
-// passAgain runs the tokens from position first on through s, a fork of the session
+// replay runs the tokens from position first on through s, a fork of the session
 // of, for a job, and gives up each layer when it is done.
-func (s *Session) passAgain(ctx context.Context, r *run, j *prefillJob, first int, of *Session) error {
+func (s *Session) replay(ctx context.Context, r *run, j *layerCompressor, first int, of *Session) error {
 	tokens := j.tokens[first-j.start:]
 	var x *stream
 	if len(tokens) > 0 {
@@ -300,9 +262,9 @@ func (s *Session) dropEvicted(at int, w *watcher, of *Session) error {
 	return nil
 }
 
-// holdAgain gives a fork that gave up its layers those of from again, up to the end
+// restoreLayers gives a fork that gave up its layers those of from again, up to the end
 // of a span.
-func (s *Session) holdAgain(from *Session, span Span) error {
+func (s *Session) restoreLayers(from *Session, span Span) error {
 	cache, err := from.cache.Fork()
 	if err != nil {
 		return err

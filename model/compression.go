@@ -374,25 +374,50 @@ func (m *Model) outputRows(at, q, lo, hi int, dst []float32) []float32 {
 	return dst
 }
 
-// Parallel runs fn(0) … fn(n-1) on the model's worker threads, in any order, and returns
-// when all are done. While another call or a forward pass has the workers, it runs fn in
-// the calling goroutine. It does not allocate if fn already exists.
-func (m *Model) Parallel(n int, fn func(i int)) { m.pool.Run(n, 1, parallelTask(fn)) }
+// spanCompression resolves a policy that compresses a span of the session.
+func (s *Session) spanCompression(policy *lukv.Policy) (*compression, error) {
+	o := s.opts
+	o.Compression = policy
+	comp, err := newCompression(s.m, o)
+	switch {
+	case err != nil:
+		return nil, err
+	case comp == nil:
+		return nil, errors.New("found no policy")
+	case s.renumbered:
+		return nil, errors.New("the session's positions were renumbered")
+	}
+	return comp, comp.spans()
+}
 
-// firstError returns the first error of tasks that ran in parallel.
-func firstError(errs []error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
+// spans returns an error if the policy can compress only the beginning of a session.
+func (c *compression) spans() error {
+	switch {
+	case c.plan.Decoding() != nil:
+		return errors.New("found a policy that compresses while decoding, expected that in the session's options")
+	case c.renumber:
+		return errors.New("found a policy that renumbers positions, expected that in the session's options")
 	}
 	return nil
 }
 
-type parallelTask func(i int)
+// compressedBy records the policy under which part of the session was compressed.
+func (s *Session) compressedBy(comp *compression) {
+	p := comp.plan.Policy()
+	s.saved = &p
+}
 
-func (t parallelTask) Run(lo, hi, _ int) {
-	for i := lo; i < hi; i++ {
-		t(i)
+// wantsWhole returns the error for a metric that cannot rank part of what heads hold.
+func wantsWhole(metric lukv.Metric) error {
+	return fmt.Errorf("%w: %s looks at the queries of all entries, expected a whole context of which nothing was evicted",
+		ErrNotObserved, lukv.MetricConfigOf(metric).Name)
+}
+
+// ready returns an error if the session, whose call this is, cannot compute. It also
+// makes the cuts that the last pass left to do.
+func (s *Session) ready() error {
+	if err := s.idle(); err != nil {
+		return err
 	}
+	return s.comp.cut(s)
 }

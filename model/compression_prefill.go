@@ -70,13 +70,13 @@ func (r *run) collect(s *Session, at, end int, needs lukv.Needs, share int, metr
 	return w, nil
 }
 
-// prefillJob compresses a span of tokens at the end of a session's cache, layer by
+// layerCompressor compresses a span of tokens at the end of a session's cache, layer by
 // layer: as its prefill completes each layer, or as a span that was prefilled
 // earlier passes by again (see Session.Compress).
 //
 // Metrics see all entries of a head, so that the attention is the model's own; only
 // the span's entries take part in what follows. Slots are those of the span.
-type prefillJob struct {
+type layerCompressor struct {
 	c          *compression
 	s          *Session
 	start      int  // position of the span's first token
@@ -106,8 +106,8 @@ type prefillJob struct {
 }
 
 // begin returns the job of compressing the given tokens at position start.
-func (c *compression) begin(s *Session, start int, tokens []int32) *prefillJob {
-	j := &prefillJob{
+func (c *compression) begin(s *Session, start int, tokens []int32) *layerCompressor {
+	j := &layerCompressor{
 		c: c, s: s, start: start, T: len(tokens), tokens: tokens, partial: start > 0,
 		demand: c.demand(start, len(tokens)), kept: make([][][]int32, c.m.cfg.Layers),
 		lens: make([][]int, c.m.cfg.Layers), scratch: new(lukv.Scratch),
@@ -136,11 +136,11 @@ func (c *compression) begin(s *Session, start int, tokens []int32) *prefillJob {
 }
 
 // end returns the position after the span.
-func (j *prefillJob) end() int { return j.start + j.T }
+func (j *layerCompressor) end() int { return j.start + j.T }
 
 // before returns how many entries each head of a layer holds before the span, [K],
 // nil if the span is at the start.
-func (j *prefillJob) before(at int) []int {
+func (j *layerCompressor) before(at int) []int {
 	if j.start == 0 {
 		return nil
 	}
@@ -162,7 +162,7 @@ func most(n []int) int {
 
 // needs returns what must be observed in a layer: what the metric needs, given the
 // uniform share of a head, and the window of queries that the allocator looks at.
-func (j *prefillJob) needs(at int) (needs lukv.Needs, share, window int, err error) {
+func (j *layerCompressor) needs(at int) (needs lukv.Needs, share, window int, err error) {
 	front := most(j.before(at))
 	T := front + j.T
 	share = front + j.demand.Share()
@@ -177,14 +177,8 @@ func (j *prefillJob) needs(at int) (needs lukv.Needs, share, window int, err err
 	return needs, share, window, err
 }
 
-// wantsWhole returns the error for a metric that cannot rank part of what heads hold.
-func wantsWhole(metric lukv.Metric) error {
-	return fmt.Errorf("%w: %s looks at the queries of all entries, expected a whole context of which nothing was evicted",
-		ErrNotObserved, lukv.MetricConfigOf(metric).Name)
-}
-
 // release frees what the job holds outside the Go heap.
-func (j *prefillJob) release() {
+func (j *layerCompressor) release() {
 	j.freeLayer()
 	j.repetition.close()
 	j.sweep.close()
@@ -198,9 +192,9 @@ func (j *prefillJob) release() {
 	}
 }
 
-func (j *prefillJob) done() { j.trace.report(j.s) }
+func (j *layerCompressor) done() { j.trace.report(j.s) }
 
-func (j *prefillJob) freeLayer() {
+func (j *layerCompressor) freeLayer() {
 	j.w.onDevice().free()
 	if j.w != nil {
 		j.last, j.w = j.w, nil
@@ -209,7 +203,7 @@ func (j *prefillJob) freeLayer() {
 
 // prepare makes the repetition that the metric asks for and takes the memory for hidden
 // states.
-func (j *prefillJob) prepare() (err error) {
+func (j *layerCompressor) prepare() (err error) {
 	needs := j.c.plan.Metric().Needs(j.T, j.demand.Share())
 	if j.repetition, err = j.s.m.newRepetition(needs.Repeat, j.start, j.tokens); err != nil {
 		return err
@@ -223,23 +217,17 @@ func (j *prefillJob) prepare() (err error) {
 	return nil
 }
 
-// hiddenBytes returns the size of the hidden states that a metric needs from a layer for a
-// span of T tokens.
-func (m *Model) hiddenBytes(needs lukv.Needs, T int) int64 {
-	return 4 * int64(min(needs.Hidden, T)) * int64(m.cfg.Hidden)
-}
-
-func (j *prefillJob) embed(r *run) error {
+func (j *layerCompressor) embed(r *run) error {
 	if err := j.sweep.embed(r); err != nil {
 		return err
 	}
 	return j.repetition.embed(r)
 }
 
-func (j *prefillJob) aside() int { return j.sweep.rows() + j.repetition.rows() }
+func (j *layerCompressor) aside() int { return j.sweep.rows() + j.repetition.rows() }
 
 // watch returns the watcher for a layer's pass.
-func (j *prefillJob) watch(r *run, at int) (*watcher, error) {
+func (j *layerCompressor) watch(r *run, at int) (*watcher, error) {
 	if j.err != nil {
 		return nil, j.err
 	}
@@ -267,7 +255,7 @@ func (j *prefillJob) watch(r *run, at int) (*watcher, error) {
 
 // layerDone runs the next passage of the sweep, or the next repeated chunk, through a layer
 // whose attention is complete; when none is left, it scores the layer and cuts it, if its budgets can be known.
-func (j *prefillJob) layerDone(ctx context.Context, at int) (rows int, more bool, err error) {
+func (j *layerCompressor) layerDone(ctx context.Context, at int) (rows int, more bool, err error) {
 	if j.err != nil {
 		return 0, false, j.err
 	}
@@ -281,17 +269,8 @@ func (j *prefillJob) layerDone(ctx context.Context, at int) (rows int, more bool
 	return rows, false, j.compress(ctx, at, repeats)
 }
 
-// wholeLayerDone calls layerDone until there is no more to do.
-func wholeLayerDone(ctx context.Context, j layerJob, at int) error {
-	for {
-		if _, more, err := j.layerDone(ctx, at); err != nil || !more {
-			return err
-		}
-	}
-}
-
 // compress scores a complete layer and cuts it if its budgets can be known.
-func (j *prefillJob) compress(ctx context.Context, at int, repeats *lukv.RepeatScores) error {
+func (j *layerCompressor) compress(ctx context.Context, at int, repeats *lukv.RepeatScores) error {
 	start := time.Now()
 	if repeats != nil {
 		j.w = j.w.with(j.s, repeats)
@@ -300,7 +279,7 @@ func (j *prefillJob) compress(ctx context.Context, at int, repeats *lukv.RepeatS
 	before := j.before(at)
 	scores, budgets, err := j.score(ctx, view, before)
 	if err == nil && budgets != nil {
-		scores, err = j.c.plan.Refine(ctx, j.demand, behind(view, before), scores, budgets)
+		scores, err = j.c.plan.Refine(ctx, j.demand, withoutPrefix(view, before), scores, budgets)
 	}
 	j.s.stats.ScoreTime += time.Since(start)
 	if err != nil {
@@ -322,7 +301,7 @@ func (j *prefillJob) compress(ctx context.Context, at int, repeats *lukv.RepeatS
 }
 
 // view returns a layer as the metric sees it.
-func (j *prefillJob) view(at int) *lukv.Layer {
+func (j *layerCompressor) view(at int) *lukv.Layer {
 	l := j.s.layerView(at, j.end())
 	if l.Scratch = j.scratch; j.scratch != nil {
 		j.scratch.Next()
@@ -341,9 +320,9 @@ func (j *prefillJob) view(at int) *lukv.Layer {
 
 // score ranks the span's entries in a layer and returns its budgets, nil if they
 // depend on the scores of other layers. before counts the entries before the span.
-func (j *prefillJob) score(ctx context.Context, l *lukv.Layer, before []int) (lukv.Scores, []int, error) {
+func (j *layerCompressor) score(ctx context.Context, l *lukv.Layer, before []int) (lukv.Scores, []int, error) {
 	if w := j.w; w != nil {
-		w.lend(l)
+		w.fillLayer(l)
 	}
 	l.Share, l.Ratio = j.demand.Share(), j.demand.Target()
 	if j.budgets != nil {
@@ -378,9 +357,9 @@ func (j *prefillJob) score(ctx context.Context, l *lukv.Layer, before []int) (lu
 	return scores, budgets, err
 }
 
-// behind returns a layer without the given number of first entries of each head, as
+// withoutPrefix returns a layer without the given number of first entries of each head, as
 // the second step of a metric sees it, or the layer itself if first is nil.
-func behind(l *lukv.Layer, first []int) *lukv.Layer {
+func withoutPrefix(l *lukv.Layer, first []int) *lukv.Layer {
 	if first == nil {
 		return l
 	}
@@ -398,7 +377,7 @@ func behind(l *lukv.Layer, first []int) *lukv.Layer {
 }
 
 // cut evicts the entries that a layer's heads may not keep.
-func (j *prefillJob) cut(at int, budgets []int, scores lukv.Scores) error {
+func (j *layerCompressor) cut(at int, budgets []int, scores lukv.Scores) error {
 	start := time.Now()
 	defer func() { j.s.stats.EvictTime += time.Since(start) }()
 	j.noteScores(at, scores)
@@ -425,7 +404,7 @@ func (j *prefillJob) cut(at int, budgets []int, scores lukv.Scores) error {
 
 // evict cuts the heads of a layer to the given slots among the span's entries that
 // they hold, [K], nil for a head that stays as it is. Entries before the span stay.
-func (j *prefillJob) evict(at int, slots [][]int32) error {
+func (j *layerCompressor) evict(at int, slots [][]int32) error {
 	if j.decideOnly {
 		return nil
 	}
@@ -468,7 +447,7 @@ func shifted(slots []int32, n int) []int32 {
 }
 
 // noteScores adds notes on uninformative scores.
-func (j *prefillJob) noteScores(at int, scores lukv.Scores) {
+func (j *layerCompressor) noteScores(at int, scores lukv.Scores) {
 	if n := scores.NaNs(); n > 0 {
 		j.notes = append(j.notes, fmt.Sprintf("layer %d: the metric gave %d scores that are not numbers", at, n))
 	}
@@ -478,7 +457,7 @@ func (j *prefillJob) noteScores(at int, scores lukv.Scores) {
 }
 
 // cascade cuts the layers up to at to the budgets that they have so far.
-func (j *prefillJob) cascade(at int) error {
+func (j *layerCompressor) cascade(at int) error {
 	budgets, err := lukv.Allocate(j.c.plan.Allocator(), j.demand, j.scores)
 	if err != nil {
 		return err
@@ -496,7 +475,7 @@ func (j *prefillJob) cascade(at int) error {
 
 // cutFurther cuts a layer that may have been cut before, choosing among the entries
 // left by their original scores.
-func (j *prefillJob) cutFurther(at int, budgets []int) error {
+func (j *layerCompressor) cutFurther(at int, budgets []int) error {
 	if j.kept[at] == nil {
 		j.kept[at] = make([][]int32, len(budgets))
 		j.noteScores(at, j.scores[at])
@@ -527,7 +506,7 @@ func (j *prefillJob) cutFurther(at int, budgets []int) error {
 
 // finish cuts all layers if the budgets needed all scores, and records the context's
 // length and the notes.
-func (j *prefillJob) finish(ctx context.Context) error {
+func (j *layerCompressor) finish(ctx context.Context) error {
 	if j.c.plan.Allocator().BudgetsKnown() == lukv.KnownAtEnd {
 		budgets, err := lukv.Allocate(j.c.plan.Allocator(), j.demand, j.scores)
 		if err != nil {
@@ -537,7 +516,7 @@ func (j *prefillJob) finish(ctx context.Context) error {
 			if !j.demand.Includes(at) {
 				continue
 			}
-			view := behind(j.view(at), j.before(at))
+			view := withoutPrefix(j.view(at), j.before(at))
 			scores, err := j.c.plan.Refine(ctx, j.demand, view, j.scores[at], budgets[at])
 			if err == nil {
 				err = j.cut(at, budgets[at], scores)

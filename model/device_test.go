@@ -276,7 +276,7 @@ func TestDeviceSessions(t *testing.T) {
 	var filled []float32
 	for _, m := range models {
 		s := newTestSession(t, m, SessionOptions{Compression: policy})
-		require.NoError(t, s.Fill(200, 3))
+		require.NoError(t, s.FillRandom(200, 3))
 		require.NoError(t, s.Append(ctx, 1))
 		if filled == nil {
 			filled = append(filled, s.Logits()...)

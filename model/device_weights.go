@@ -50,8 +50,8 @@ type (
 	deviceDecoder = decoder[kernels.DeviceMatrix, kernels.Buffer]
 )
 
-// accelerator is a device with the weights of the model's first layers.
-type accelerator struct {
+// deviceWeights is a device with the weights of the model's first layers.
+type deviceWeights struct {
 	dev    kernels.Device
 	owned  bool
 	layers []deviceDecoder
@@ -61,9 +61,9 @@ type accelerator struct {
 }
 
 // whole reports whether all layers, and with them the head, are on the device.
-func (a *accelerator) whole() bool { return a.head != nil }
+func (a *deviceWeights) whole() bool { return a.head != nil }
 
-func (a *accelerator) close() error {
+func (a *deviceWeights) close() error {
 	for _, x := range a.held {
 		x.Free()
 	}
@@ -91,7 +91,7 @@ func (m *Model) openDevice(ctx context.Context, w *weights.Weights, o *options) 
 			return fmt.Errorf("layer %d: %w", at, err)
 		}
 	}
-	a := &accelerator{dev: o.device}
+	a := &deviceWeights{dev: o.device}
 	if a.dev == nil {
 		var err error
 		if a.dev, err = kernels.OpenDevice(o.deviceName); err != nil {
@@ -112,7 +112,7 @@ func (m *Model) openDevice(ctx context.Context, w *weights.Weights, o *options) 
 }
 
 // upload copies the first n layers to a device, and the head if those are all.
-func (m *Model) upload(ctx context.Context, a *accelerator, w *weights.Weights, n int) error {
+func (m *Model) upload(ctx context.Context, a *deviceWeights, w *weights.Weights, n int) error {
 	var failed error
 	mat := func(t tensor.Tensor) kernels.DeviceMatrix {
 		if failed != nil {

@@ -100,7 +100,7 @@ func (s *Session) affordsCopy(comp *compression, span Span) error {
 	if limit == 0 || !comp.touches(span.From, span.To-span.From) {
 		return nil
 	}
-	count := s.needCounter()
+	count := s.cacheCounter()
 	need, err := count.compressed(comp, Lengths{Before: span.From, Context: span.To - span.From, Rest: s.pos - span.To})
 	if err != nil {
 		return err
@@ -294,7 +294,7 @@ func (c *draftCache) fits() error {
 	if limit == 0 {
 		return nil
 	}
-	count := c.of.needCounter()
+	count := c.of.cacheCounter()
 	held := c.of.cache.Bytes() + c.bytes()
 	for at := range c.of.m.cfg.Layers { // both may begin a page in every head
 		held += 2 * count.bytes(at, int64(c.of.m.cfg.KVHeads))

@@ -37,7 +37,7 @@ func BenchmarkExact(b *testing.B) {
 	}
 	defer m.Close()
 	s := newTestSession(b, m, SessionOptions{})
-	if err := s.Fill(*exactDepth, 1); err != nil {
+	if err := s.FillRandom(*exactDepth, 1); err != nil {
 		b.Fatal(err)
 	}
 	for _, ratio := range []float64{0.8, 0.9} {

@@ -118,7 +118,7 @@ func readSmallJSON(source fs.FS, name string, v any) error {
 // [Hidden], instead of logits: each is called with that of every token i of tokens, in order,
 // valid during the call. The session has no logits afterwards. It must be empty, and have no
 // policy.
-func (s *Session) StartPrefillHidden(tokens []int32, each func(i int, state []float32) error) (*Prefilling, error) {
+func (s *Session) StartPrefillHidden(tokens []int32, each func(i int, state []float32) error) (*PartialPrefill, error) {
 	if err := s.enter(); err != nil {
 		return nil, fmt.Errorf("prefill: %w", err)
 	}

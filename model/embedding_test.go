@@ -51,7 +51,7 @@ func TestHiddenStatesOfPrefills(t *testing.T) {
 	require.GreaterOrEqual(t, tested, 2)
 }
 
-func startHidden(t *testing.T, m *Model, tokens []int32, to *[]float32) (*Session, *Prefilling) {
+func startHidden(t *testing.T, m *Model, tokens []int32, to *[]float32) (*Session, *PartialPrefill) {
 	s, err := m.NewSession(SessionOptions{})
 	require.NoError(t, err)
 	p, err := s.StartPrefillHidden(tokens, func(_ int, state []float32) error {

@@ -2,7 +2,6 @@ package model
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 )
@@ -172,47 +171,3 @@ func (s *Session) closing() error {
 
 // errSessionClosed is the error of a call that Close found in progress.
 var errSessionClosed = fmt.Errorf("session: %w", ErrClosed)
-
-// Close frees the session's memory. A call in progress is cancelled, and Close
-// waits for it; if it is in one of its callbacks, which may be where Close is
-// called from, the session is closed when the call returns instead. Closing twice
-// is fine. Close may be called from any goroutine.
-func (s *Session) Close() error {
-	u := &s.use
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.closing = true
-	if u.busy && !u.closed {
-		if u.cancel != nil {
-			u.cancel(errSessionClosed)
-		}
-		if u.run != nil {
-			u.run.stop.Store(true)
-		}
-		if u.within {
-			return nil
-		}
-		u.idle.L = &u.mu
-		u.waiting++
-		for u.busy {
-			u.idle.Wait()
-		}
-		u.waiting--
-	}
-	return s.free()
-}
-
-// free releases what the session holds. No call may be using it.
-func (s *Session) free() error {
-	if s.use.closed {
-		return nil
-	}
-	s.use.closed = true
-	if s.prefilling != nil {
-		s.prefilling.end()
-	}
-	s.logits, s.tokens, s.hasLogits = nil, nil, false
-	s.lookup, s.ahead = nil, ahead{}
-	s.giveTokens()
-	return errors.Join(s.closeDrafts(), s.cache.Close())
-}

@@ -58,7 +58,7 @@ func TestBusy(t *testing.T) {
 	}
 	for what, err := range map[string]error{
 		"prefill": h.s.Prefill(ctx, []int32{1}), "append": h.s.Append(ctx, 1), "truncate": h.s.Truncate(0),
-		"fork": fork, "save": h.s.Save(t.Context(), filepath.Join(t.TempDir(), "x")), "fill": h.s.Fill(3, 1),
+		"fork": fork, "save": h.s.Save(t.Context(), filepath.Join(t.TempDir(), "x")), "fill": h.s.FillRandom(3, 1),
 		"generate": generate, "start a prefill": start,
 		"step": m.Step(ctx, []*Session{other, h.s}, []int32{1, 2}),
 		"pass": m.Pass(ctx, []Part{{Session: other, Token: 1}, {Session: h.s, Token: 1}}),

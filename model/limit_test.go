@@ -31,7 +31,7 @@ func TestRefusedBeforeWork(t *testing.T) {
 			what := shape.name + ", " + name
 			const n = 400
 			o := SessionOptions{Compression: policy, PageEntries: 16, ChunkTokens: 64}
-			need, err := m.CacheNeed(o, Lengths{Context: n})
+			need, err := m.CacheEstimate(o, Lengths{Context: n})
 			require.NoError(t, err)
 			began := false
 			o.Progress = func(int, int) { began = true }
@@ -79,7 +79,7 @@ func TestMemoryOfAllSessions(t *testing.T) {
 	m := shape.open(t, WithThreads(2), WithMaxMemory(limit))
 	tokens := randomTokens(1000, 97, 1)
 	o := SessionOptions{PageEntries: 16}
-	one, err := m.CacheNeed(o, Lengths{Context: 1000})
+	one, err := m.CacheEstimate(o, Lengths{Context: 1000})
 	require.NoError(t, err)
 	require.Less(t, one.Held, int64(limit))
 	require.Greater(t, 3*one.Held, int64(limit), "the test's own arithmetic")
@@ -142,7 +142,7 @@ func TestTokensAreCountedInBlocks(t *testing.T) {
 	s := newTestSession(t, m, SessionOptions{})
 	tokens := 0
 	for _, more := range []int{1024 - 97, 1024, 1, 1023, 1, 5000} {
-		require.NoError(t, s.Fill(more, 1))
+		require.NoError(t, s.FillRandom(more, 1))
 		tokens += more
 		require.NoError(t, s.takeTokens(0))
 		blocks := (4*(97+tokens) + tokenBlock - 1) / tokenBlock

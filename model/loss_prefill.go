@@ -152,7 +152,7 @@ func (s *Session) LossProbe() *LossProbe {
 }
 
 // sweepNeed returns the bytes that a sweep adds to a layer while passing through it.
-func (n *needCounter) sweepNeed(o *LossOptions) int64 {
+func (n *cacheCounter) sweepNeed(o *LossOptions) int64 {
 	if o == nil {
 		return 0
 	}

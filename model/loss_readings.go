@@ -13,13 +13,13 @@ import (
 // tokens before it. A prefill that compresses has them only at the passages of its sweep.
 
 // keepsReadings reports whether the prompt's first readings are kept.
-func (f *feeding) keepsReadings() bool { return f.s.opts.ProbeLoss != nil && f.sweep == nil }
+func (f *prefillState) keepsReadings() bool { return f.s.opts.ProbeLoss != nil && f.sweep == nil }
 
 // emits reports whether logits of all tokens of the prompt are wanted.
-func (f *feeding) emits() bool { return f.each != nil || f.keepsReadings() }
+func (f *prefillState) emits() bool { return f.each != nil || f.keepsReadings() }
 
 // startReadings makes room for the first readings of the prompt.
-func (f *feeding) startReadings() {
+func (f *prefillState) startReadings() {
 	s := f.s
 	if !f.keepsReadings() {
 		return
@@ -34,7 +34,7 @@ func (f *feeding) startReadings() {
 }
 
 // read keeps the readings that the logits after tokens first to first+n-1 give.
-func (f *feeding) read(first, n int, logits []float32) {
+func (f *prefillState) read(first, n int, logits []float32) {
 	if !f.keepsReadings() {
 		return
 	}

@@ -133,7 +133,7 @@ func TestPeakOfSweep(t *testing.T) {
 		options := SessionOptions{Compression: &lukv.Policy{Ratio: 0.8, Metric: lukv.MetricConfig{Name: "knorm"}}, ProbeLoss: o}
 		s := newTestSession(t, m, options)
 		require.NoError(t, s.Prefill(t.Context(), prompt))
-		need, err := m.CacheNeed(options, Lengths{Context: len(prompt)})
+		need, err := m.CacheEstimate(options, Lengths{Context: len(prompt)})
 		require.NoError(t, err)
 		held = s.Stats().PeakBytes
 		require.LessOrEqual(t, held, need.Peak)

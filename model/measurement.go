@@ -8,26 +8,6 @@ import (
 	"github.com/lukv/lukv/lukv"
 )
 
-// oracleRecorder records the oracle importance of a context while a question about it
-// is answered with the full cache.
-type oracleRecorder struct {
-	o *lukv.Oracle
-	t int // tokens of the context
-	// errs collects what the workers report, one per KV head.
-	errs []error
-}
-
-// add takes the attention weights of one decoding step, [Group][n], of which
-// the first t belong to the context.
-func (p *oracleRecorder) add(layer, head int, probs []float32, n int) {
-	group := len(probs) / n
-	for g := range group {
-		if err := p.o.Observe(layer, head*group+g, probs[g*n:g*n+p.t]); err != nil {
-			p.errs[head] = err
-		}
-	}
-}
-
 // Measurement measures the long-horizon usefulness of a context's entries (spec
 // §5.1): how much the answer to a question draws on each of them. Value norms
 // are computed once per context.

@@ -1,12 +1,9 @@
 package model
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -49,7 +46,7 @@ type Model struct {
 	// Heads*HeadDim, and actMLP.
 	narrowForms, innerForms kernels.Forms
 
-	acc   *accelerator // nil without a device
+	acc   *deviceWeights // nil without a device
 	runs  runList
 	plans planCache
 
@@ -68,117 +65,6 @@ type Model struct {
 
 // Config describes the network of a checkpoint.
 type Config = arch.Config
-
-// New returns a model over weights that have been checked against cfg, as
-// Load and Random do. On success the model owns w.
-func New(cfg *Config, w *weights.Weights, opts ...Option) (*Model, error) {
-	return newModel(context.Background(), cfg, w, opts)
-}
-
-// maxThreads bounds the threads of a model, each of which has memory of its own.
-const maxThreads = 1024
-
-func newModel(ctx context.Context, cfg *Config, w *weights.Weights, opts []Option) (*Model, error) {
-	o := options{precision: PrecisionAuto}
-	for _, f := range opts {
-		f(&o)
-	}
-	if o.threads < 1 {
-		o.threads = runtime.GOMAXPROCS(0)
-	}
-	if o.threads > maxThreads {
-		return nil, fmt.Errorf("%d threads, want at most %d", o.threads, maxThreads)
-	}
-	if o.cpu == nil {
-		c := kernels.Detect()
-		o.cpu = &c
-	}
-	if o.logger == nil {
-		o.logger = slog.New(slog.DiscardHandler)
-	}
-	if o.maxMemory < 0 {
-		return nil, fmt.Errorf("a memory of %d bytes for all sessions: want 0 for no bound or more", o.maxMemory)
-	}
-	switch o.precision {
-	case PrecisionAuto, "":
-		o.precision = autoPrecision(w)
-	case PrecisionBF16, PrecisionInt8, PrecisionF32:
-	default:
-		return nil, fmt.Errorf("precision: found %q, expected auto, bf16, int8 or f32", o.precision)
-	}
-	ropes, err := arch.NewRopes(cfg)
-	if err != nil {
-		return nil, err
-	}
-	m := &Model{
-		cfg: cfg, plan: slices.Clone(cfg.Plans()), weights: w, precision: o.precision, cpu: *o.cpu,
-		ropes: ropes, still: arch.NoRotation(cfg.HeadDim), log: o.logger, digests: o.digests,
-		embed: matrix(w.Embed),
-		head:  []hostLinear{{w: matrix(w.Head), dst: actLogits}}, wide: findLargeBiases(w.Layers),
-		layers: make([]hostDecoder, cfg.Layers),
-	}
-	m.identity = sync.OnceValue(func() (id string) {
-		_ = m.weights.Reading(func() error { id = w.Identity(cfg); return nil }) // "" if the weights changed
-		return id
-	})
-	for _, t := range cfg.EOS {
-		m.eos = append(m.eos, int32(t))
-	}
-	m.makeLayers(w)
-	if err := m.openDevice(ctx, w, &o); err != nil {
-		return nil, err
-	}
-	if o.maxMemory > 0 {
-		m.memory = kvcache.NewAccount(o.maxMemory)
-	}
-	m.pool = workers.New(o.threads)
-	m.runs.m = m
-	device := "none"
-	if m.acc != nil {
-		device = m.acc.dev.Info().Name
-	}
-	m.log.Info("model ready", "arch", cfg.Arch, "layers", cfg.Layers, "precision", m.precision,
-		"threads", o.threads, "cpu", m.cpu.String(), "device", device, "device layers", m.DeviceLayers())
-	return m, nil
-}
-
-// makeLayers makes the processor's form of all layers from stored weights.
-func (m *Model) makeLayers(w *weights.Weights) {
-	forms := m.precision.forms()
-	narrow := func(t tensor.Tensor) { m.narrowForms |= kernels.FormFor(t.Type, forms) }
-	inner := func(t tensor.Tensor) { m.innerForms |= kernels.FormFor(t.Type, forms) }
-	unit := func(x *weights.Expert) {
-		narrow(x.Gate)
-		narrow(x.Up)
-		inner(x.Down)
-	}
-	m.embedScale = m.cfg.Scalars.EmbeddingScale(w.Embed.Type)
-	m.norm = m.normWeights(w.Norm)
-	narrow(w.Head)
-	for i := range m.layers {
-		l, p := &w.Layers[i], &m.plan[i]
-		if p.Rope != arch.NoRope && p.Order == nil {
-			p.Order = m.ropes[p.Rope].Order()
-		}
-		m.layers[i] = newDecoder(p, l, matrix, vector, m.normWeights)
-		m.layers[i].rows = w.Rows
-		for _, t := range []tensor.Tensor{l.Q, l.K, l.V, l.O} {
-			narrow(t)
-		}
-		if p.FFN.Experts == 0 {
-			unit(&weights.Expert{Gate: l.Gate, Up: l.Up, Down: l.Down})
-			continue
-		}
-		narrow(l.Router)
-		for x := range l.Experts {
-			unit(&l.Experts[x])
-		}
-		if p.FFN.Shared > 0 {
-			narrow(l.SharedMix)
-			unit(&l.Shared)
-		}
-	}
-}
 
 // ropeOf returns the rotation of a layer. Without one it turns nothing.
 func (m *Model) ropeOf(at int) *arch.Rope {
@@ -291,22 +177,6 @@ func (m *Model) checkAround(tok *tokenizer.Tokenizer) error {
 		}
 	}
 	return nil
-}
-
-// Close releases the weights. It waits for computations in progress; their
-// callbacks may still use the model but must not call Close. Sessions that are
-// still open then return ErrClosed and are closed as usual. Closing twice is fine.
-func (m *Model) Close() error {
-	if !m.use.close() {
-		return nil
-	}
-	m.pool.Close()
-	m.runs.close()
-	var err error
-	if m.acc != nil {
-		err = m.acc.close()
-	}
-	return errors.Join(err, m.weights.Close())
 }
 
 // acquire guards a computation against Close until release. It is refused as soon

@@ -129,7 +129,7 @@ func (s *Session) observe(ctx context.Context, ob *Observation) error {
 	if err := s.accepts(ob.tokens); err != nil {
 		return err
 	}
-	if err := s.affords(len(ob.tokens), nil); err != nil {
+	if err := s.checkMemory(len(ob.tokens), nil); err != nil {
 		return err
 	}
 	if err := s.takeTokens(len(ob.tokens)); err != nil {
@@ -146,7 +146,7 @@ func (s *Session) observe(ctx context.Context, ob *Observation) error {
 		return err
 	}
 	defer s.m.release()
-	f := feeding{s: s, tokens: ob.tokens, job: ob, keep: s.m.acc != nil}
+	f := prefillState{s: s, tokens: ob.tokens, job: ob, keep: s.m.acc != nil}
 	defer f.release()
 	if err := f.begin(); err != nil {
 		return err
@@ -285,7 +285,7 @@ func (ob *Observation) score(ctx context.Context, metric lukv.Metric, l *lukv.La
 func (ob *Observation) layer(at int) *lukv.Layer {
 	l := ob.s.layerView(at, ob.s.pos)
 	if w := ob.layers[at]; w != nil {
-		w.lend(l)
+		w.fillLayer(l)
 	}
 	return l
 }

@@ -101,3 +101,9 @@ func WithDigestCache(dir string) Option { return func(o *options) { o.digests = 
 
 // WithLogger sets where the model logs; the default is nowhere.
 func WithLogger(l *slog.Logger) Option { return func(o *options) { o.logger = l } }
+
+// attentionInBF16 reports whether rotated queries and attention weights are rounded
+// to bf16 for caches of a type, like other operands of products with bf16.
+func (m *Model) attentionInBF16(cache tensor.Type) bool {
+	return m.precision.roundsBF16() && cache == tensor.BF16
+}

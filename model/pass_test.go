@@ -16,7 +16,7 @@ import (
 // passSession is a session driven by passes, with a twin that does the same on its own.
 type passSession struct {
 	s, twin *Session
-	p       *Prefilling
+	p       *PartialPrefill
 	tokens  []int32 // of p
 	vocab   int
 	rng     *rand.Rand

@@ -24,7 +24,7 @@ func TestPoliciesAreCompiledOnce(t *testing.T) {
 			if p.Protection != nil {
 				again.Protection = protect(p.Protection.Sinks)
 			}
-			_, err := m.CacheNeed(SessionOptions{Compression: &again}, Lengths{Context: 100, Rest: 10})
+			_, err := m.CacheEstimate(SessionOptions{Compression: &again}, Lengths{Context: 100, Rest: 10})
 			require.NoError(t, err)
 			s, err := m.NewSession(SessionOptions{Compression: &again})
 			require.NoError(t, err)
@@ -37,7 +37,7 @@ func TestPoliciesAreCompiledOnce(t *testing.T) {
 	_, err := m.NewSession(SessionOptions{Compression: &lukv.Policy{Ratio: 2}})
 	require.ErrorContains(t, err, "ratio")
 	for i := range 3 * maxPlans {
-		_, err := m.CacheNeed(SessionOptions{Compression: &lukv.Policy{BudgetTokens: 100 + i}}, Lengths{Context: 100})
+		_, err := m.CacheEstimate(SessionOptions{Compression: &lukv.Policy{BudgetTokens: 100 + i}}, Lengths{Context: 100})
 		require.NoError(t, err)
 	}
 	require.Len(t, m.plans.list, maxPlans)

@@ -20,7 +20,7 @@ import (
 // When ctx is done, Prefill returns soon with its error; the session then
 // stands at its last completed token and can be used again.
 func (s *Session) Prefill(ctx context.Context, tokens []int32) error {
-	return s.feed(ctx, func() (*Prefilling, error) { return s.startPrefill(tokens, nil, nil) })
+	return s.feed(ctx, func() (*PartialPrefill, error) { return s.startPrefill(tokens, nil, nil) })
 }
 
 // PrefillCompressed is Prefill for tokens that are compressed by a policy of their own,
@@ -30,7 +30,7 @@ func (s *Session) Prefill(ctx context.Context, tokens []int32) error {
 // not fed yet is the first of them. The session is bit-identical to one after Prefill
 // and [Session.Compress]; see there.
 func (s *Session) PrefillCompressed(ctx context.Context, tokens []int32, policy *lukv.Policy) error {
-	return s.feed(ctx, func() (*Prefilling, error) { return s.startCompressed(tokens, policy) })
+	return s.feed(ctx, func() (*PartialPrefill, error) { return s.startCompressed(tokens, policy) })
 }
 
 // prefillCompression resolves a policy that compresses the next n tokens.
@@ -47,11 +47,11 @@ func (s *Session) prefillCompression(n int, policy *lukv.Policy) (*compression, 
 // and is returned. Tokens generated before and not fed yet (see Generate) are
 // fed first, without a call.
 func (s *Session) PrefillEach(ctx context.Context, tokens []int32, each func(i int, logits []float32) error) error {
-	return s.feed(ctx, func() (*Prefilling, error) { return s.startPrefill(tokens, each, nil) })
+	return s.feed(ctx, func() (*PartialPrefill, error) { return s.startPrefill(tokens, each, nil) })
 }
 
 // feed runs the prefill that start begins to completion.
-func (s *Session) feed(ctx context.Context, start func() (*Prefilling, error)) error {
+func (s *Session) feed(ctx context.Context, start func() (*PartialPrefill, error)) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("prefill: %w", err)
 	}
@@ -74,19 +74,19 @@ func (s *Session) feed(ctx context.Context, start func() (*Prefilling, error)) e
 	return nil
 }
 
-// Prefilling is a prefill that is done in pieces: by [Prefilling.Advance], or in
+// PartialPrefill is a prefill that is done in pieces: by [PartialPrefill.Advance], or in
 // passes that it shares with other sessions, see [Model.Pass]. Its result is
 // bit-identical to that of [Session.Prefill], however it is divided. Until it is done
 // or closed the session can do nothing else. It belongs to one goroutine at a time.
-type Prefilling struct {
+type PartialPrefill struct {
 	s    *Session
-	f    feeding
+	f    prefillState
 	over bool // done, failed or closed
 }
 
 // StartPrefill begins to feed tokens but processes none yet. each, which may be
 // nil, is that of [Session.PrefillEach]. The caller closes the result.
-func (s *Session) StartPrefill(tokens []int32, each func(i int, logits []float32) error) (*Prefilling, error) {
+func (s *Session) StartPrefill(tokens []int32, each func(i int, logits []float32) error) (*PartialPrefill, error) {
 	if err := s.enter(); err != nil {
 		return nil, fmt.Errorf("prefill: %w", err)
 	}
@@ -96,7 +96,7 @@ func (s *Session) StartPrefill(tokens []int32, each func(i int, logits []float32
 
 // StartPrefillCompressed is StartPrefill for tokens that are compressed by a policy
 // of their own: [Session.PrefillCompressed] piece by piece.
-func (s *Session) StartPrefillCompressed(tokens []int32, policy *lukv.Policy) (*Prefilling, error) {
+func (s *Session) StartPrefillCompressed(tokens []int32, policy *lukv.Policy) (*PartialPrefill, error) {
 	if err := s.enter(); err != nil {
 		return nil, fmt.Errorf("compressed prefill: %w", err)
 	}
@@ -105,7 +105,7 @@ func (s *Session) StartPrefillCompressed(tokens []int32, policy *lukv.Policy) (*
 }
 
 // startCompressed is StartPrefillCompressed within a call.
-func (s *Session) startCompressed(tokens []int32, policy *lukv.Policy) (*Prefilling, error) {
+func (s *Session) startCompressed(tokens []int32, policy *lukv.Policy) (*PartialPrefill, error) {
 	comp, err := s.prefillCompression(len(tokens), policy)
 	if err != nil {
 		return nil, fmt.Errorf("compressed prefill: %w", err)
@@ -115,7 +115,7 @@ func (s *Session) startCompressed(tokens []int32, policy *lukv.Policy) (*Prefill
 
 // startPrefill is StartPrefill with a compression of the tokens. If comp is nil, the
 // session's own compresses them, provided that they are its first.
-func (s *Session) startPrefill(tokens []int32, each func(i int, logits []float32) error, comp *compression) (*Prefilling, error) {
+func (s *Session) startPrefill(tokens []int32, each func(i int, logits []float32) error, comp *compression) (*PartialPrefill, error) {
 	if err := s.ready(); err != nil {
 		return nil, fmt.Errorf("prefill: %w", err)
 	}
@@ -124,7 +124,7 @@ func (s *Session) startPrefill(tokens []int32, each func(i int, logits []float32
 	if comp == nil && s.pos == 0 {
 		comp = s.comp
 	}
-	p := &Prefilling{s: s, f: feeding{s: s, tokens: tokens, each: each, skip: skip, comp: comp}}
+	p := &PartialPrefill{s: s, f: prefillState{s: s, tokens: tokens, each: each, skip: skip, comp: comp}}
 	if len(tokens) == 0 {
 		p.over = true
 		return p, nil
@@ -132,7 +132,7 @@ func (s *Session) startPrefill(tokens []int32, each func(i int, logits []float32
 	if err := s.accepts(tokens); err != nil {
 		return nil, fmt.Errorf("prefill: %w", err)
 	}
-	if err := s.affords(len(tokens), comp); err != nil {
+	if err := s.checkMemory(len(tokens), comp); err != nil {
 		return nil, fmt.Errorf("prefill of %d tokens: %w", len(tokens), err)
 	}
 	if err := s.takeTokens(len(tokens)); err != nil {
@@ -146,11 +146,11 @@ func (s *Session) startPrefill(tokens []int32, each func(i int, logits []float32
 }
 
 // Done reports whether all tokens are in the cache.
-func (p *Prefilling) Done() bool { return p.over }
+func (p *PartialPrefill) Done() bool { return p.over }
 
 // Remaining returns the work left, in tokens through all layers, rounded up. Tokens
 // that the session repeats for a metric are included.
-func (p *Prefilling) Remaining() int {
+func (p *PartialPrefill) Remaining() int {
 	if p.over {
 		return 0
 	}
@@ -160,7 +160,7 @@ func (p *Prefilling) Remaining() int {
 
 // Layered reports whether the prompt goes through the model layer by layer, as it
 // does when a policy compresses it; it then cannot share passes.
-func (p *Prefilling) Layered() bool { return p.f.job != nil }
+func (p *PartialPrefill) Layered() bool { return p.f.job != nil }
 
 // Advance does about as much work as n tokens through all layers take, in whole
 // units: a piece of the prompt, at most a chunk, through one layer or through all;
@@ -169,7 +169,7 @@ func (p *Prefilling) Layered() bool { return p.f.job != nil }
 // go on. After an error while computing it is over; the session stands at its
 // last completed token: the end of the last chunk, or where it stood before, if
 // the prompt was to be compressed.
-func (p *Prefilling) Advance(ctx context.Context, n int) error {
+func (p *PartialPrefill) Advance(ctx context.Context, n int) error {
 	s := p.s
 	if err := s.enter(); err != nil {
 		return fmt.Errorf("prefill: %w", err)
@@ -180,7 +180,7 @@ func (p *Prefilling) Advance(ctx context.Context, n int) error {
 	return p.advance(ctx, n)
 }
 
-func (p *Prefilling) advance(ctx context.Context, n int) error {
+func (p *PartialPrefill) advance(ctx context.Context, n int) error {
 	if p.over {
 		return fmt.Errorf("prefill: %w", errPrefillOver)
 	}
@@ -203,7 +203,7 @@ func (p *Prefilling) advance(ctx context.Context, n int) error {
 	if closed := s.closing(); closed != nil && errors.Is(err, context.Canceled) {
 		err = closed // the error says that the context was cancelled, but the caller's was not
 	}
-	p.settle(err)
+	p.finishIfDone(err)
 	if err != nil {
 		return fmt.Errorf("prefill of %d tokens: %w", len(p.f.tokens), err)
 	}
@@ -212,14 +212,14 @@ func (p *Prefilling) advance(ctx context.Context, n int) error {
 
 var errPrefillOver = errors.New("it is over")
 
-// settle ends the prefill if a piece was the last or failed.
-func (p *Prefilling) settle(err error) {
+// finishIfDone ends the prefill if a piece was the last or failed.
+func (p *PartialPrefill) finishIfDone(err error) {
 	if err != nil || p.f.complete {
 		p.end()
 	}
 }
 
-func (p *Prefilling) end() {
+func (p *PartialPrefill) end() {
 	p.over = true
 	if p.s.pos == p.f.start && !p.f.complete { // nothing has happened
 		p.s.hasLogits = p.f.had
@@ -231,7 +231,7 @@ func (p *Prefilling) end() {
 
 // Close ends a prefill. If it is not done, the session is left as after an
 // error of Advance. Closing twice is fine.
-func (p *Prefilling) Close() error {
+func (p *PartialPrefill) Close() error {
 	if err := p.s.enter(); err != nil {
 		if errors.Is(err, ErrClosed) { // with the session
 			return nil
@@ -242,7 +242,7 @@ func (p *Prefilling) Close() error {
 	return p.close()
 }
 
-func (p *Prefilling) close() error {
+func (p *PartialPrefill) close() error {
 	if p.over {
 		return nil
 	}
@@ -255,7 +255,7 @@ func (p *Prefilling) close() error {
 }
 
 // advance runs the next n tokens of a prefill chunk by chunk through all layers.
-func (m *Model) advance(ctx context.Context, p *Prefilling, n int) error {
+func (m *Model) advance(ctx context.Context, p *PartialPrefill, n int) error {
 	n = min(n, p.s.opts.ChunkTokens, len(p.f.tokens)-p.f.fed)
 	r, err := m.runs.get(n, 1, p.s.page())
 	if err != nil {
@@ -266,8 +266,8 @@ func (m *Model) advance(ctx context.Context, p *Prefilling, n int) error {
 	return r.computeAndCommit(ctx)
 }
 
-// feeding is one prefill in progress.
-type feeding struct {
+// prefillState is one prefill in progress.
+type prefillState struct {
 	s      *Session
 	tokens []int32
 	each   func(i int, logits []float32) error
@@ -302,26 +302,8 @@ type feeding struct {
 	w        *watcher // of the layer
 }
 
-// layerJob follows a prefill that runs layer by layer. prepare is called before
-// anything is changed, embed with the run before the first layer; watch returns the
-// watcher for the layer that r is about to run, or nil. layerDone does the next piece of
-// what follows when a layer is complete and says how many rows it ran through the layer
-// again and whether there is more; aside is the number of such rows per layer. finish is
-// called after the last layer, done when the prefill has succeeded, release at the end,
-// even if it failed.
-type layerJob interface {
-	prepare() error
-	embed(r *run) error
-	watch(r *run, at int) (*watcher, error)
-	aside() int
-	layerDone(ctx context.Context, at int) (rows int, more bool, err error)
-	finish(ctx context.Context) error
-	done()
-	release()
-}
-
 // begin decides how the prompt is fed. After an error nothing has changed.
-func (f *feeding) begin() error {
+func (f *prefillState) begin() error {
 	s := f.s
 	f.start, f.notes, f.context = s.pos, s.notes, s.stats.ContextTokens
 	if f.job == nil && f.comp.touches(f.start, len(f.tokens)) {
@@ -350,17 +332,14 @@ func (f *feeding) begin() error {
 	return nil
 }
 
-// windowed reports whether a layer has a sliding window.
-func (s *Session) windowed() bool { return slices.Max(s.m.cfg.Windows) > 0 }
-
 // first reports whether this is the session's first prefill: a later one is a
 // decoding pass of many tokens.
-func (f *feeding) first() bool { return f.start == 0 }
+func (f *prefillState) first() bool { return f.start == 0 }
 
 // end returns the position after the last token.
-func (f *feeding) end() int { return f.start + len(f.tokens) }
+func (f *prefillState) end() int { return f.start + len(f.tokens) }
 
-func (f *feeding) progress(n int) {
+func (f *prefillState) progress(n int) {
 	f.work += n
 	if f.s.opts.Progress != nil {
 		defer f.s.callBack()()
@@ -369,7 +348,7 @@ func (f *feeding) progress(n int) {
 }
 
 // total returns the total work in token-layers.
-func (f *feeding) total() int {
+func (f *prefillState) total() int {
 	rows := len(f.tokens)
 	if f.job != nil {
 		rows += f.job.aside()
@@ -379,7 +358,7 @@ func (f *feeding) total() int {
 
 // units runs units of a layer-by-layer prefill until they amount to n tokens through
 // all layers. Nothing of a failed prefill remains.
-func (f *feeding) units(ctx context.Context, n int) error {
+func (f *prefillState) units(ctx context.Context, n int) error {
 	s, m := f.s, f.s.m
 	var err error
 	if f.r == nil {
@@ -405,7 +384,7 @@ func (f *feeding) units(ctx context.Context, n int) error {
 }
 
 // refill is that of the session; what rollBack restores follows.
-func (f *feeding) refill(ctx context.Context) error {
+func (f *prefillState) refill(ctx context.Context) error {
 	was := f.s.cache
 	if err := f.s.refill(ctx, f.end()); err != nil || f.s.cache == was || f.saved == nil {
 		return err
@@ -420,7 +399,7 @@ func (f *feeding) refill(ctx context.Context) error {
 }
 
 // unitsTo runs units until that many more token-layers are done.
-func (f *feeding) unitsTo(ctx context.Context, rows int) error {
+func (f *prefillState) unitsTo(ctx context.Context, rows int) error {
 	defer f.r.watchContext(ctx)()
 	goal, piece := f.work+rows, min(rows, f.s.opts.ChunkTokens)
 	for f.at < f.s.m.cfg.Layers && f.work < goal {
@@ -435,7 +414,7 @@ func (f *feeding) unitsTo(ctx context.Context, rows int) error {
 }
 
 // unit runs at most rows tokens through one layer, or does a piece of what follows it.
-func (f *feeding) unit(ctx context.Context, rows int) error {
+func (f *prefillState) unit(ctx context.Context, rows int) error {
 	if f.from < len(f.tokens) {
 		if err := f.through(ctx, rows); err != nil {
 			return err
@@ -458,7 +437,7 @@ func (f *feeding) unit(ctx context.Context, rows int) error {
 }
 
 // through runs the next tokens, at most rows, through the layer in progress.
-func (f *feeding) through(ctx context.Context, rows int) error {
+func (f *prefillState) through(ctx context.Context, rows int) error {
 	s, r := f.s, f.r
 	if f.from == 0 {
 		var err error
@@ -481,7 +460,7 @@ func (f *feeding) through(ctx context.Context, rows int) error {
 }
 
 // finish ends a prefill whose layers are all done.
-func (f *feeding) finish(ctx context.Context) error {
+func (f *prefillState) finish(ctx context.Context) error {
 	s := f.s
 	if err := f.job.finish(ctx); err != nil {
 		return err
@@ -523,7 +502,7 @@ func (f *feeding) finish(ctx context.Context) error {
 }
 
 // rollBack undoes everything that a layer-by-layer prefill has done.
-func (f *feeding) rollBack(err error) error {
+func (f *prefillState) rollBack(err error) error {
 	f.s.notes, f.s.stats.ContextTokens = f.notes, f.context
 	if f.saved != nil {
 		f.s.cache, f.saved = f.saved, f.s.cache // release closes the other one
@@ -537,7 +516,7 @@ func (f *feeding) rollBack(err error) error {
 }
 
 // release gives back what a layer-by-layer prefill holds.
-func (f *feeding) release() {
+func (f *prefillState) release() {
 	if f.job != nil {
 		f.job.release()
 	}
@@ -562,7 +541,7 @@ func (f *feeding) release() {
 // emitAll computes the wanted logits of a prompt whose residual stream is complete: all
 // of them for each, and the last, which it returns, since the session keeps its own until
 // nothing can fail any more.
-func (f *feeding) emitAll(ctx context.Context) ([]float32, error) {
+func (f *prefillState) emitAll(ctx context.Context) ([]float32, error) {
 	compute := func(dst []float32, first, n int) error { return f.r.streamLogits(ctx, dst, f.x, first, n) }
 	if f.emits() {
 		if err := f.emitEach(0, len(f.tokens), f.r.logitRows(), compute); err != nil {
@@ -581,7 +560,7 @@ func (f *feeding) emitAll(ctx context.Context) ([]float32, error) {
 
 // emitEach hands out the logits of tokens [from, to). compute writes those of n tokens
 // from first on, at most rows at a time, to dst.
-func (f *feeding) emitEach(from, to, rows int, compute func(dst []float32, first, n int) error) error {
+func (f *prefillState) emitEach(from, to, rows int, compute func(dst []float32, first, n int) error) error {
 	vocab := f.s.m.cfg.Vocab
 	buf := make([]float32, min(rows, to-from)*vocab)
 	for i := max(from, f.skip); i < to; i += rows {
@@ -600,7 +579,7 @@ func (f *feeding) emitEach(from, to, rows int, compute func(dst []float32, first
 }
 
 // hand passes logits to the caller's function.
-func (f *feeding) hand(i int, logits []float32) error {
+func (f *prefillState) hand(i int, logits []float32) error {
 	defer f.s.callBack()()
 	if err := f.each(i, logits); err != nil {
 		return err

@@ -9,7 +9,7 @@ import (
 	"github.com/lukv/lukv/lukv"
 )
 
-// Fill extends the session by n positions whose cache entries are random, for
+// FillRandom extends the session by n positions whose cache entries are random, for
 // benchmarks: the cache then has the lengths, pages and types that a prefill of n
 // tokens would have left, for just the cost of writing it. What is computed from it
 // is meaningless. All tokens count as token 0, and there are no logits.
@@ -22,7 +22,7 @@ import (
 // their state depends on real tokens.
 //
 // Equal seeds give equal caches. On an error the session is left as it was.
-func (s *Session) Fill(n int, seed uint64) error {
+func (s *Session) FillRandom(n int, seed uint64) error {
 	if err := s.fill(n, seed); err != nil {
 		return fmt.Errorf("fill %d positions: %w", n, err)
 	}

@@ -36,7 +36,7 @@ func TestFill(t *testing.T) {
 			require.NoError(t, want.Prefill(ctx, randomTokens(n, 97, 1)))
 			open := func(seed uint64) *Session {
 				s := newTestSession(t, m, o)
-				require.NoError(t, s.Fill(n, seed), what)
+				require.NoError(t, s.FillRandom(n, seed), what)
 				return s
 			}
 			got, same, other := open(7), open(7), open(8)
@@ -90,7 +90,7 @@ func TestFill(t *testing.T) {
 			}
 			// After other tokens everything stays.
 			before := got.cache.Positions(0, 0, nil)
-			require.NoError(t, got.Fill(40, 9), what)
+			require.NoError(t, got.FillRandom(40, 9), what)
 			require.Equal(t, n+42, got.Len(), what)
 			for i := range int32(40) {
 				before = append(before, n+2+i)
@@ -111,24 +111,24 @@ func TestFillRefuses(t *testing.T) {
 		if s.comp == nil {
 			n = 0
 		}
-		require.ErrorContains(t, s.Fill(n, 1), want)
+		require.ErrorContains(t, s.FillRandom(n, 1), want)
 	}
 	s := newTestSession(t, m, SessionOptions{MaxTokens: 20})
-	require.ErrorIs(t, s.Fill(21, 1), ErrContextFull)
-	require.NoError(t, s.Fill(10, 1))
+	require.ErrorIs(t, s.FillRandom(21, 1), ErrContextFull)
+	require.NoError(t, s.FillRandom(10, 1))
 	require.NoError(t, s.Prefill(t.Context(), []int32{1}))
 	for _, err := range s.Generate(t.Context(), Sampling{IgnoreEOS: true}) {
 		require.NoError(t, err)
 		break
 	}
-	require.ErrorContains(t, s.Fill(1, 1), "not fed")
+	require.ErrorContains(t, s.FillRandom(1, 1), "not fed")
 	require.Equal(t, 11, s.Len())
 
 	// If the cache has no room, the session is left as it was.
 	small := newTestSession(t, m, SessionOptions{PageEntries: 16, MaxCacheBytes: 2 * int64(m.cfg.Layers*m.cfg.KVHeads) * s.cache.Stats().PageBytes / 4})
-	require.NoError(t, small.Fill(16, 1))
+	require.NoError(t, small.FillRandom(16, 1))
 	held := small.cache.Bytes()
-	require.Error(t, small.Fill(100, 1), fmt.Sprint(held))
+	require.Error(t, small.FillRandom(100, 1), fmt.Sprint(held))
 	require.Equal(t, 16, small.Len())
 	require.Equal(t, held, small.cache.Bytes())
 }

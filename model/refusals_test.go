@@ -20,16 +20,16 @@ func TestFillIsBounded(t *testing.T) {
 	defer s.Close()
 	most := m.Config().MaxPositions
 	for _, n := range []int{math.MaxInt, math.MaxInt32, most + 1} {
-		require.ErrorIs(t, s.Fill(n, 1), ErrContextFull, "%d", n)
+		require.ErrorIs(t, s.FillRandom(n, 1), ErrContextFull, "%d", n)
 		require.Zero(t, s.Len())
 	}
 	for _, n := range []int{0, -1, math.MinInt} {
-		require.ErrorContains(t, s.Fill(n, 1), "expected at least 1")
+		require.ErrorContains(t, s.FillRandom(n, 1), "expected at least 1")
 		require.Zero(t, s.Len())
 	}
-	require.NoError(t, s.Fill(10, 1))
-	require.ErrorIs(t, s.Fill(most-9, 1), ErrContextFull)
-	require.NoError(t, s.Fill(most-10, 1))
+	require.NoError(t, s.FillRandom(10, 1))
+	require.ErrorIs(t, s.FillRandom(most-9, 1), ErrContextFull)
+	require.NoError(t, s.FillRandom(most-10, 1))
 	require.Equal(t, most, s.Len())
 }
 

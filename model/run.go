@@ -151,3 +151,14 @@ func (l *runList) close() {
 	}
 	l.idle, l.over = nil, true
 }
+
+// room returns memory for n rows of logits.
+func (r *run) room(n, vocab int) []float32 {
+	if cap(r.batch) < n*vocab {
+		r.batch = make([]float32, n*vocab)
+	}
+	return r.batch[:n*vocab]
+}
+
+// reset empties the run for the next chunk.
+func (r *run) reset() { r.spans, r.parts, r.rows = r.spans[:0], r.parts[:0], 0 }

@@ -8,7 +8,6 @@ import (
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/kvcache"
 	"github.com/lukv/lukv/lukv"
-	"github.com/lukv/lukv/model/arch"
 	"github.com/lukv/lukv/model/drafting"
 	"github.com/lukv/lukv/model/sampling"
 	"github.com/lukv/lukv/tensor"
@@ -103,7 +102,7 @@ type Session struct {
 	draftCache *draftCache         // see DraftCompressed
 	slack      int                 // positions that the session can go back in spite of windows
 	ahead      ahead               // computed beyond pos
-	prefilling *Prefilling         // a prefill in pieces that is not done
+	prefilling *PartialPrefill     // a prefill in pieces that is not done
 	recorder   *oracleRecorder     // oracle measurement in progress
 	answer     []*lukv.QueryWindow // where the queries of an answer go, nil: nowhere
 	one        [1]*Session         // for single steps
@@ -122,84 +121,6 @@ type Session struct {
 	saved *lukv.Policy // of a loaded session's file
 	notes []string     // on the compression of the context
 	use   inUse
-}
-
-// NewSession returns an empty session. The caller closes it.
-func (m *Model) NewSession(o SessionOptions) (*Session, error) {
-	s, err := m.newSession(o)
-	if err != nil {
-		return nil, fmt.Errorf("new session: %w", err)
-	}
-	s.cache, err = kvcache.New(s.cacheOptions())
-	if err != nil {
-		return nil, fmt.Errorf("new session: %w", err)
-	}
-	return s, nil
-}
-
-// newSession checks the options and returns a session without a cache.
-func (m *Model) newSession(o SessionOptions) (*Session, error) {
-	if err := m.hold(); err != nil {
-		return nil, err
-	}
-	defer m.release()
-	if o.MaxTokens < 0 || o.ChunkTokens < 0 {
-		return nil, fmt.Errorf("max tokens %d and chunk tokens %d: want 0 for the default or more", o.MaxTokens, o.ChunkTokens)
-	}
-	if o.ChunkTokens > maxPassRows {
-		return nil, fmt.Errorf("chunks of %d tokens, want at most %d", o.ChunkTokens, maxPassRows)
-	}
-	if o.MaxTokens > arch.PositionLimit {
-		return nil, fmt.Errorf("at most %d tokens, want at most %d", o.MaxTokens, arch.PositionLimit)
-	}
-	if o.MaxTokens == 0 {
-		o.MaxTokens = m.cfg.MaxPositions
-	}
-	if o.ChunkTokens == 0 {
-		o.ChunkTokens = defaultChunk
-	}
-	if err := m.resolveCacheType(&o); err != nil {
-		return nil, err
-	}
-	s := &Session{m: m, opts: o}
-	s.one[0] = s
-	if err := s.cacheOptions().Validate(); err != nil {
-		return nil, err
-	}
-	var err error
-	s.comp, err = newCompression(m, o)
-	return s, err
-}
-
-// defaultChunk is the default of SessionOptions.ChunkTokens.
-const defaultChunk = 512
-
-func (s *Session) cacheOptions() kvcache.Options { return s.m.cacheOptions(&s.opts, s.comp != nil) }
-
-// cacheOptions returns the options of a session's cache.
-func (m *Model) cacheOptions(o *SessionOptions, evicts bool) kvcache.Options {
-	c := m.cfg
-	return kvcache.Options{
-		Layers: c.Layers, KVHeads: c.KVHeads, HeadDim: c.HeadDim, CPU: &m.cpu,
-		Type: o.CacheType, Values: o.CacheValues, WideKeys: m.wideKeys(o),
-		PageEntries: o.PageEntries, HugePages: o.HugePages && !evicts,
-		Windows: c.Windows, MaxBytes: o.MaxCacheBytes, Account: m.memory,
-		Device: m.Device(), DeviceLayers: m.DeviceLayers(),
-	}
-}
-
-// attentionInBF16 reports whether rotated queries and attention weights are rounded
-// to bf16 for caches of a type, like other operands of products with bf16.
-func (m *Model) attentionInBF16(cache tensor.Type) bool {
-	return m.precision.roundsBF16() && cache == tensor.BF16
-}
-
-func (s *Session) attentionInBF16() bool { return s.m.attentionInBF16(s.opts.CacheType) }
-
-// page returns the layout of the cache's pages.
-func (s *Session) page() kernels.PageLayout {
-	o := s.cache.Options()
-	return o.Layout(0)
 }
 
 // slots returns the number of logical slots of a layer's KV head, view what attention
@@ -245,15 +166,6 @@ func (s *Session) Logits() []float32 {
 	return s.logits
 }
 
-// ready returns an error if the session, whose call this is, cannot compute. It also
-// makes the cuts that the last pass left to do.
-func (s *Session) ready() error {
-	if err := s.idle(); err != nil {
-		return err
-	}
-	return s.comp.cut(s)
-}
-
 // idle returns an error if a prefill is in progress.
 func (s *Session) idle() error {
 	if s.prefilling != nil {
@@ -283,14 +195,6 @@ func (s *Session) commit(tokens []int32) {
 	s.stats.Tokens += len(tokens)
 }
 
-// begin forgets what an empty session must no longer know.
-func (s *Session) begin() {
-	s.renumbered, s.notes, s.saved, s.probe, s.stats.ContextTokens = false, nil, nil, nil, 0
-	if s.comp != nil {
-		s.comp.reset()
-	}
-}
-
 // undo removes the entries from position pos on from the cache after err, and then
 // calls follow, which takes the decode state back. It returns err joined with any
 // new error, unless that follows from a failed device.
@@ -306,128 +210,21 @@ func (s *Session) undo(err error, pos int, follow func()) error {
 	return err
 }
 
-// Truncate goes back to the first n tokens (n ≤ Len). Entries that compression
-// evicted do not come back. Unless n is Len, there are no logits afterwards; feed
-// a token first.
-// A model with sliding windows can go back only as far as its windows still
-// reach; otherwise Truncate returns an error and changes nothing. Truncate(0)
-// always works: the session is as good as new and compresses its next prefill.
-func (s *Session) Truncate(n int) error {
-	if err := s.enter(); err != nil {
-		return fmt.Errorf("truncate: %w", err)
+// logitRow returns the memory in which the session keeps its logits.
+func (s *Session) logitRow() []float32 {
+	if s.logits == nil {
+		s.logits = make([]float32, s.m.cfg.Vocab)
 	}
-	defer s.leave()
-	err := s.idle()
-	if err == nil && n != 0 { // of nothing, nothing is left to cut
-		err = s.ready()
-	}
-	if err != nil {
-		return fmt.Errorf("truncate: %w", err)
-	}
-	if n < 0 || n > s.pos {
-		return fmt.Errorf("truncate to %d tokens: the session has %d", n, s.pos)
-	}
-	if n == s.pos {
-		s.pending = nil
-		return nil
-	}
-	if s.renumbered && n > 0 {
-		return fmt.Errorf("truncate to %d tokens: the session's positions were renumbered", n)
-	}
-	if err := s.cache.Truncate(int32(n)); err != nil {
-		return fmt.Errorf("truncate to %d tokens: %w", n, err)
-	}
-	s.comp.rewind(s, n)
-	s.lookup.Forget()
-	err = s.draftCache.rewound(n)
-	s.pos, s.tokens, s.pending, s.hasLogits = n, s.tokens[:n], nil, false
-	s.trimReadings()
-	if n == 0 {
-		s.begin()
-	}
-	if err != nil {
-		return fmt.Errorf("truncate to %d tokens: %w", n, err)
-	}
-	return nil
+	return s.logits
 }
 
-// Fork returns an independent session that continues from the same state, with the
-// same options except those given. The caches share their pages until one of them
-// changes them. The caller closes both.
-func (s *Session) Fork(opts ...ForkOption) (*Session, error) {
-	if err := s.enter(); err != nil {
-		return nil, fmt.Errorf("fork: %w", err)
-	}
-	defer s.leave()
-	f, err := s.fork(opts...)
-	if err == nil {
-		if f.draftCache, err = s.draftCache.forkFor(f, opts...); err != nil {
-			err = errors.Join(err, f.Close())
-		}
-	}
-	if err != nil {
-		return nil, fmt.Errorf("fork: %w", err)
-	}
-	return f, nil
-}
+// windowed reports whether a layer has a sliding window.
+func (s *Session) windowed() bool { return slices.Max(s.m.cfg.Windows) > 0 }
 
-// ForkOption is an option of [Session.Fork].
-type ForkOption func(*SessionOptions)
+// Span is a run of tokens of a session: those at positions From to To-1.
+type Span struct{ From, To int }
 
-// ForkMaxTokens bounds the positions of a fork; 0 means the model's context length.
-// It must leave room for the tokens that are there.
-func ForkMaxTokens(n int) ForkOption { return func(o *SessionOptions) { o.MaxTokens = n } }
+func (p Span) String() string { return fmt.Sprintf("tokens %d to %d", p.From, p.To) }
 
-// ForkMaxCacheBytes bounds the cache of a fork, shared pages included; 0 means no
-// bound. It must leave room for what is there.
-func ForkMaxCacheBytes(n int64) ForkOption { return func(o *SessionOptions) { o.MaxCacheBytes = n } }
-
-// forkOptions returns the options of a fork.
-func (s *Session) forkOptions(opts []ForkOption) (SessionOptions, error) {
-	o := s.opts
-	for _, set := range opts {
-		set(&o)
-	}
-	if o.MaxTokens == 0 {
-		o.MaxTokens = s.m.cfg.MaxPositions
-	}
-	switch {
-	case o.MaxTokens < 0 || o.MaxTokens > arch.PositionLimit:
-		return o, fmt.Errorf("at most %d tokens, want 0 for the default to %d", o.MaxTokens, arch.PositionLimit)
-	case o.MaxTokens < s.pos:
-		return o, fmt.Errorf("%w: at most %d tokens, the session has %d", ErrContextFull, o.MaxTokens, s.pos)
-	}
-	return o, nil
-}
-
-func (s *Session) fork(opts ...ForkOption) (*Session, error) {
-	if err := s.ready(); err != nil {
-		return nil, err
-	}
-	o, err := s.forkOptions(opts)
-	if err != nil {
-		return nil, err
-	}
-	cache, err := s.cache.Fork()
-	if err != nil {
-		return nil, err
-	}
-	if o.MaxCacheBytes != s.opts.MaxCacheBytes {
-		if err := cache.SetMaxBytes(o.MaxCacheBytes); err != nil {
-			return nil, errors.Join(err, cache.Close())
-		}
-	}
-	f := &Session{
-		m: s.m, opts: o, cache: cache, comp: s.comp.clone(),
-		pos: s.pos, tokens: slices.Clone(s.tokens), pending: slices.Clone(s.pending),
-		renumbered: s.renumbered, long: s.long,
-		logits: slices.Clone(s.logits), hasLogits: s.hasLogits, stats: s.stats,
-		saved: s.saved, notes: slices.Clone(s.notes),
-		readings: slices.Clone(s.readings), probe: s.probe,
-	}
-	f.one[0] = f
-	if err := f.takeTokens(0); err != nil {
-		return nil, errors.Join(err, cache.Close())
-	}
-	return f, nil
-}
+// defaultChunk is the default of SessionOptions.ChunkTokens.
+const defaultChunk = 512

@@ -45,7 +45,7 @@ type Trace struct {
 
 // tracer collects the trace of a job; a nil one collects nothing.
 type tracer struct {
-	j       *prefillJob
+	j       *layerCompressor
 	budgets [][]int
 	scores  []lukv.Scores // [L][K][T]
 	held    [][][]int32   // [L][K] positions of a head's slots in the span, nil: all of them
@@ -54,7 +54,7 @@ type tracer struct {
 
 // newTracer returns the tracer that a session asks for, nil if it asks for none. Its
 // memory is taken before the first layer is computed.
-func newTracer(j *prefillJob) (*tracer, error) {
+func newTracer(j *layerCompressor) (*tracer, error) {
 	if j.s.opts.Trace == nil {
 		return nil, nil
 	}

@@ -70,8 +70,8 @@ func (w *watcher) with(s *Session, repeats *lukv.RepeatScores) *watcher {
 	return w
 }
 
-// lend adds what the watcher has kept of a layer to a metric's view of it.
-func (w *watcher) lend(l *lukv.Layer) {
+// fillLayer adds what the watcher has kept of a layer to a metric's view of it.
+func (w *watcher) fillLayer(l *lukv.Layer) {
 	l.Queries, l.Stats, l.Sums, l.Repeats, l.Hidden = w.window, w.stats, w.sums, w.repeats, w.hidden
 }
 
@@ -239,6 +239,26 @@ func (st *weightsStage) Run(lo, hi, worker int) {
 			if w.recorder != nil {
 				w.recorder.add(r.at, h, sc.probs, n)
 			}
+		}
+	}
+}
+
+// oracleRecorder records the oracle importance of a context while a question about it
+// is answered with the full cache.
+type oracleRecorder struct {
+	o *lukv.Oracle
+	t int // tokens of the context
+	// errs collects what the workers report, one per KV head.
+	errs []error
+}
+
+// add takes the attention weights of one decoding step, [Group][n], of which
+// the first t belong to the context.
+func (p *oracleRecorder) add(layer, head int, probs []float32, n int) {
+	group := len(probs) / n
+	for g := range group {
+		if err := p.o.Observe(layer, head*group+g, probs[g*n:g*n+p.t]); err != nil {
+			p.errs[head] = err
 		}
 	}
 }

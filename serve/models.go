@@ -152,10 +152,10 @@ type cacheBlock struct{ entries, count int64 }
 // has room for; 0 without a limit.
 func newCacheBlock(m *model.Model, o engine.Options) (b cacheBlock, err error) {
 	so := model.SessionOptions{CacheType: o.CacheType, CacheValues: o.CacheValues, PageEntries: o.PageEntries}
-	one, err := m.CacheNeed(so, model.Lengths{Rest: 1})
+	one, err := m.CacheEstimate(so, model.Lengths{Rest: 1})
 	for b.entries = 16; err == nil && 2*b.entries <= int64(m.Config().MaxPositions); b.entries *= 2 {
-		var need model.CacheNeed
-		if need, err = m.CacheNeed(so, model.Lengths{Rest: int(2 * b.entries)}); need.Held > one.Held {
+		var need model.CacheEstimate
+		if need, err = m.CacheEstimate(so, model.Lengths{Rest: int(2 * b.entries)}); need.Held > one.Held {
 			break
 		}
 	}

@@ -156,7 +156,7 @@ func (c *course) prepare(ctx context.Context) error {
 			if c.key.Depth == 0 {
 				continue
 			}
-			if err := s.Fill(c.key.Depth, uint64(i+1)); err != nil {
+			if err := s.FillRandom(c.key.Depth, uint64(i+1)); err != nil {
 				return err
 			}
 		}

@@ -16,7 +16,7 @@
 // is the time of N steps of Model.Step, one token for each of the batch's sessions
 // per step, without sampling. Speed is in tokens per second of all sessions together.
 // Depth is the number of entries in the cache beforehand: it is filled with random
-// entries (Session.Fill), ragged if a policy compresses, so that a deep point costs
+// entries (Session.FillRandom), ragged if a policy compresses, so that a deep point costs
 // its memory but not a prefill. Every repetition starts from that same state.
 //
 // Since the machine's speed changes, a compressing prefill is measured in alternation

@@ -37,7 +37,7 @@ func TestFill(t *testing.T) {
 			tokens := make([]int32, n)
 			real, filled := open(), open()
 			require.NoError(t, real.Prefill(ctx, tokens))
-			require.NoError(t, filled.Fill(n, 3))
+			require.NoError(t, filled.FillRandom(n, 3))
 			require.NoError(t, filled.Cache().Check())
 			require.Nil(t, filled.Logits())
 			assert.Equal(t, n, filled.Len())
@@ -58,8 +58,8 @@ func TestFill(t *testing.T) {
 
 			// Equal seeds give equal entries, and the session can compute.
 			again, other := open(), open()
-			require.NoError(t, again.Fill(n, 3))
-			require.NoError(t, other.Fill(n, 4))
+			require.NoError(t, again.FillRandom(n, 3))
+			require.NoError(t, other.FillRandom(n, 4))
 			for _, s := range []*model.Session{filled, again, other} {
 				require.NoError(t, s.Append(ctx, 5))
 			}
@@ -71,7 +71,7 @@ func TestFill(t *testing.T) {
 
 			// Further positions are filled without compression.
 			before := filled.Stats().Entries
-			require.NoError(t, filled.Fill(10, 1))
+			require.NoError(t, filled.FillRandom(10, 1))
 			assert.Equal(t, n+11, filled.Len())
 			if window == 0 {
 				assert.Equal(t, before+int64(10*cfg.Layers*cfg.KVHeads), filled.Stats().Entries)
@@ -89,7 +89,7 @@ func TestFillRefuses(t *testing.T) {
 		s, err := m.NewSession(o)
 		require.NoError(t, err)
 		t.Cleanup(func() { s.Close() })
-		return s, s.Fill(n, 1)
+		return s, s.FillRandom(n, 1)
 	}
 	_, err = fill(model.SessionOptions{}, 0)
 	require.EqualError(t, err, "fill 0 positions: expected at least 1")
@@ -108,5 +108,5 @@ func TestFillRefuses(t *testing.T) {
 	s, err = fill(model.SessionOptions{}, 10)
 	require.NoError(t, err)
 	require.NoError(t, s.Close())
-	require.ErrorIs(t, s.Fill(1, 1), model.ErrClosed)
+	require.ErrorIs(t, s.FillRandom(1, 1), model.ErrClosed)
 }

@@ -1,40 +1,11 @@
 package arch
 
 import (
-	"errors"
-	"fmt"
-	"io"
-	"io/fs"
-	"path/filepath"
-	"strconv"
-	"strings"
+	"math"
+	"slices"
 
-	"github.com/lukv/lukv/internal/inputfile"
 	"github.com/lukv/lukv/internal/lowbit"
-	"github.com/lukv/lukv/internal/strictjson"
 	"github.com/lukv/lukv/tensor"
-)
-
-// Names of the files that describe a checkpoint.
-const (
-	configName     = "config.json"
-	generationName = "generation_config.json"
-)
-
-// Bounds of what a configuration may claim: far above any published model, and
-// low enough that no product of two of them overflows. Positions are bounded by
-// the angles that can be rotated exactly.
-const (
-	maxConfigBytes = 16 << 20
-	maxClasses     = 1 << 6
-	maxLayers      = 1 << 10
-	maxWidth       = 1 << 20 // Hidden, Intermediate
-	maxHeads       = 1 << 12
-	maxHeadDim     = 1 << 12
-	maxVocab       = 1 << 24
-
-	// PositionLimit is the most tokens of a sequence.
-	PositionLimit = 12 << 20
 )
 
 // Config describes the network of a checkpoint. What a config.json leaves out
@@ -80,222 +51,84 @@ type Config struct {
 	moreRopes []RopeConfig
 }
 
-// Load reads config.json and, if there is one, generation_config.json from
-// the model folder dir. Errors name the file and the key; they wrap
-// ErrUnsupported where the file is well-formed but describes a network that is
-// not supported.
-func Load(dir string) (*Config, error) {
-	return load(func(name string) (string, io.ReadCloser, error) {
-		path := filepath.Join(dir, name)
-		f, err := inputfile.Open(path)
-		return path, f, err
-	})
+// RopeConfig describes how queries and keys are rotated. The zero value of each
+// field but Theta means that it is not given.
+type RopeConfig struct {
+	Type  string  // "" or "default", "linear", "dynamic", "llama3", "yarn", "longrope"
+	Theta float64 // base of the frequencies, above 1
+
+	// Partial is the fraction of a head's elements that turn, its first ones; 1 if 0.
+	Partial float64
+
+	Factor      float64 // by which the context is stretched, at least 1
+	OriginalMax int     // positions before stretching: llama3, and yarn and longrope (MaxPositions if 0)
+
+	LowFreq, HighFreq float64 // llama3: bounds of the blend, in waves per OriginalMax
+
+	BetaFast, BetaSlow float64 // yarn: bounds of the ramp in turns per OriginalMax (32 and 1 if 0)
+	NoTruncate         bool    // yarn: keep the ramp's ends fractional
+	AttentionFactor    float64 // yarn: factor of cosine and sine, by formula if 0
+	MScale             float64 // yarn: with MScaleAllDim, another formula for the factor
+	MScaleAllDim       float64
+
+	// Longrope: divisors of the frequencies in sequences of up to OriginalMax tokens, and
+	// in longer ones; one for each pair that turns.
+	ShortFactors, LongFactors []float64
+
+	// QueryBeta is the β of queries that grow with their position p, after rotation:
+	// by 1 + β·ln(1 + ⌊p/OriginalMax⌋).
+	QueryBeta float64
 }
 
-// LoadFS is Load for a file system rooted at the model folder.
-func LoadFS(fsys fs.FS) (*Config, error) {
-	return load(func(name string) (string, io.ReadCloser, error) {
-		f, err := fsys.Open(name)
-		return name, f, err
-	})
+// GenerationDefaults are the sampling settings that come with a checkpoint, in
+// generation_config.json. Settings that are absent have the value that has no
+// effect, given in parentheses.
+type GenerationDefaults struct {
+	DoSample          bool    // (false) sample instead of taking the best token
+	Temperature       float64 // (1)
+	TopK              int     // (0) keep the K most likely tokens
+	TopP              float64 // (1) keep the most likely tokens that make up P
+	MinP              float64 // (0) drop tokens below P times the most likely one
+	RepetitionPenalty float64 // (1)
+	MaxNewTokens      int     // (0) no limit
 }
 
-func load(open func(name string) (path string, r io.ReadCloser, err error)) (*Config, error) {
-	read := func(name string) (path string, text []byte, err error) {
-		path, r, err := open(name)
-		if err != nil {
-			return path, nil, err // names the path
-		}
-		defer r.Close()
-		text, err = io.ReadAll(io.LimitReader(r, maxConfigBytes+1))
-		if err != nil {
-			return path, nil, fmt.Errorf("%q: %w", path, err)
-		}
-		if len(text) > maxConfigBytes {
-			return path, nil, fmt.Errorf("%q: found more than %d bytes", path, maxConfigBytes)
-		}
-		return path, text, nil
-	}
-	path, text, err := read(configName)
-	if err != nil {
-		return nil, fmt.Errorf("read model config: %w", err)
-	}
-	cfg, err := Parse(text)
-	if err != nil {
-		return nil, fmt.Errorf("model config %q: %w", path, err)
-	}
-	path, text, err = read(generationName)
-	if errors.Is(err, fs.ErrNotExist) {
-		return cfg, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read generation config: %w", err)
-	}
-	if err := cfg.parseGeneration(text); err != nil {
-		return nil, fmt.Errorf("generation config %q: %w", path, err)
-	}
-	return cfg, nil
+func neutralGeneration() GenerationDefaults {
+	return GenerationDefaults{Temperature: 1, TopP: 1, RepetitionPenalty: 1}
 }
 
-// Parse parses the text of a config.json of either generation: rope
-// settings under rope_theta and rope_scaling or under rope_parameters, the
-// element type under torch_dtype or dtype.
-func Parse(text []byte) (*Config, error) {
-	o, err := parseObject(text)
-	if err != nil {
-		return nil, err
+// Plans returns the plan of every layer: what the config's family made or, in configs
+// made by hand, layers of the Llama kind with the biases, norms and windows of c.
+func (c *Config) Plans() []LayerPlan {
+	if c.plan != nil {
+		return c.plan[:min(len(c.plan), max(c.Layers, 0))]
 	}
-	o, outer, err := o.unwrap()
-	if err != nil {
-		return nil, err
-	}
-	f, err := findFamily(o)
-	if err != nil {
-		return nil, err
-	}
-	scheme, err := parseLowbit(text, outer.Raw("text_config"))
-	if err != nil {
-		return nil, err
-	}
-	def := &f.defaults
-	outer.network()
-	o.network()
-	o.activation(def)
-	c := &Config{
-		Arch:           f.arch,
-		Layers:         o.Int("num_hidden_layers", strictjson.Required, 1, maxLayers),
-		Hidden:         o.Int("hidden_size", strictjson.Required, 1, maxWidth),
-		Intermediate:   o.Int("intermediate_size", strictjson.Required, 1, maxWidth),
-		Heads:          o.Int("num_attention_heads", def.orRequired(def.heads), 1, maxHeads),
-		Vocab:          o.Int("vocab_size", def.orRequired(def.vocab), 1, maxVocab),
-		MaxPositions:   o.Int("max_position_embeddings", def.maxPositions, 1, PositionLimit),
-		NormEps:        o.Float("rms_norm_eps", def.normEps()),
-		TiedEmbeddings: o.Bool("tie_word_embeddings", def.tied),
-		BOS:            o.ids("bos_token_id"),
-		EOS:            o.ids("eos_token_id"),
-		Generation:     neutralGeneration(),
-		Lowbit:         scheme,
-	}
-	if o.Err() != nil {
-		return nil, o.Err()
-	}
-	if !(c.NormEps >= 0 && c.NormEps < 1) {
-		return nil, fmt.Errorf("\"rms_norm_eps\": found %g, expected a number from 0 to below 1", c.NormEps)
-	}
-
-	// An absent key and a null differ here: null always means one KV head per
-	// query head.
-	c.KVHeads = c.Heads
-	if !o.Has("num_key_value_heads") && !o.Null("num_key_value_heads") && def.kvHeads != 0 {
-		c.KVHeads = def.kvHeads
-	}
-	c.KVHeads = o.Int("num_key_value_heads", c.KVHeads, 1, maxHeads)
-	if o.Err() == nil && c.Heads%c.KVHeads != 0 {
-		return nil, fmt.Errorf("\"num_key_value_heads\": found %d, expected a divisor of the %d heads", c.KVHeads, c.Heads)
-	}
-	if c.HeadDim = def.headDim; !o.Has("head_dim") && c.HeadDim == 0 {
-		if c.Hidden%c.Heads != 0 {
-			return nil, fmt.Errorf("\"hidden_size\": found %d, expected a multiple of the %d heads as \"head_dim\" is absent", c.Hidden, c.Heads)
+	plan := make([]LayerPlan, c.Layers)
+	for i := range plan {
+		plan[i] = LayerPlan{
+			ScoreScale: 1 / math.Sqrt(float64(c.HeadDim)),
+			qkvBias:    c.QKVBias, outBias: c.OutBias,
+			PreNorm: true, ResidualScale: 1,
+			FFN: FFNPlan{Width: c.Intermediate, bias: c.MLPBias},
 		}
-		c.HeadDim = c.Hidden / c.Heads
-	}
-	c.HeadDim = o.Int("head_dim", c.HeadDim, 1, maxHeadDim)
-
-	c.Type = o.elementType()
-	if !def.ropeByKind {
-		c.Rope = o.rope(c, def)
-	}
-	f.read(o, c)
-	if o.Err() != nil {
-		return nil, o.Err()
-	}
-	for at, p := range c.plan {
-		c.Windows[at] = p.Window
-	}
-	if c.Rope.Type == "yarn" {
-		c.stretchYarn()
-	}
-	// The rotation's own checks, including that HeadDim is even.
-	if _, err := NewRopes(c); err != nil {
-		return nil, err
-	}
-	return c, nil
-}
-
-// textKeys are the keys that the config of a multimodal checkpoint may hold beside that of
-// its text model.
-var textKeys = []string{"bos_token_id", "eos_token_id", "tie_word_embeddings", "dtype", "torch_dtype"}
-
-// wrappers are the architectures of multimodal checkpoints whose text model, under
-// text_config, is supported, with the architecture of text models that do not name theirs.
-var wrappers = map[string]string{"gemma3": "gemma3_text", "mistral3": "mistral"}
-
-// unwrap returns the config of the text model if o is that of a multimodal checkpoint, and
-// the one around it; otherwise o and an empty one.
-func (o object) unwrap() (text, outer object, err error) {
-	inner, ok := wrappers[o.String("model_type", "")]
-	if !ok || !o.Has("text_config") {
-		return o, object{}, o.Err()
-	}
-	text = object{o.Object("text_config")}
-	if o.Err() != nil {
-		return object{}, object{}, o.Err()
-	}
-	for _, key := range textKeys {
-		if raw := o.Raw(key); raw != nil && !text.Has(key) {
-			text.Set(key, raw)
+		if i < len(c.Windows) {
+			plan[i].Window = c.Windows[i]
+		}
+		if c.QKNorm {
+			plan[i].QKNorm = HeadNorm
 		}
 	}
-	if !text.Has("model_type") {
-		text.Set("model_type", []byte(strconv.Quote(inner)))
-	}
-	return text, o, nil
+	return plan
 }
 
-// stretchYarn sets MaxPositions to what a YaRN config allows. Checkpoints of the
-// Qwen family leave max_position_embeddings at the length before stretching; others
-// give the stretched one.
-func (c *Config) stretchYarn() {
-	r := &c.Rope
-	if r.OriginalMax == 0 {
-		r.OriginalMax = c.MaxPositions
+// amend sets c.plan to layers of the Llama kind as changed by f.
+func (c *Config) amend(f func(at int, p *LayerPlan)) {
+	plan := slices.Clone(c.Plans())
+	for at := range plan {
+		f(at, &plan[at])
 	}
-	if n := r.Factor * float64(r.OriginalMax); n > float64(c.MaxPositions) {
-		c.MaxPositions = int(min(n, PositionLimit))
-	}
+	c.plan = plan
 }
 
-// elementType returns the declared type, 0 if there is none or tensors cannot have
-// it ("auto"). It is only informational.
-func (o object) elementType() tensor.Type {
-	name := o.String("dtype", o.String("torch_dtype", ""))
-	switch strings.TrimPrefix(name, "torch.") {
-	case "bfloat16":
-		return tensor.BF16
-	case "float16":
-		return tensor.F16
-	case "float32":
-		return tensor.F32
-	case "float64":
-		return tensor.F64
-	}
-	return 0
-}
-
-// parseLowbit returns how the texts of configs say matrices are stored, nil if as plain
-// numbers. Texts may be empty.
-func parseLowbit(texts ...[]byte) (*lowbit.Scheme, error) {
-	for _, text := range texts {
-		if len(text) == 0 {
-			continue
-		}
-		s, err := lowbit.Parse(text)
-		if errors.Is(err, lowbit.ErrUnsupported) {
-			return nil, Unsupported(err)
-		}
-		if s != nil || err != nil {
-			return s, err
-		}
-	}
-	return nil, nil
-}
+// ropeConfigs returns the settings of the rotations that plans name.
+func (c *Config) ropeConfigs() []RopeConfig { return append([]RopeConfig{c.Rope}, c.moreRopes...) }

@@ -9,7 +9,7 @@ var graniteFamily = family{
 	defaults: configDefaults{maxPositions: 2048},
 	read: func(o object, c *Config) {
 		if o.Has("num_local_experts") && o.Int("num_local_experts", 0, 0, maxExperts) > 0 {
-			o.Fail("num_local_experts", "architecture \"granitemoe\" is %w because of its %s", ErrUnsupported, unsupported["granitemoe"])
+			o.Fail("num_local_experts", "architecture \"granitemoe\" is %w because of its %s", ErrUnsupported, graniteMoE)
 		}
 		llamaFamily.read(o, c)
 		embed, score := o.factor("embedding_multiplier"), o.factor("attention_multiplier")
@@ -29,3 +29,6 @@ func (o object) factorOr(key string, def float64) float64 {
 	}
 	return v
 }
+
+// graniteMoE is what architecture granitemoe has and granite has not.
+const graniteMoE = "a mixture of experts routed by the chosen logits"

@@ -2,23 +2,6 @@ package arch
 
 import "math"
 
-// GenerationDefaults are the sampling settings that come with a checkpoint, in
-// generation_config.json. Settings that are absent have the value that has no
-// effect, given in parentheses.
-type GenerationDefaults struct {
-	DoSample          bool    // (false) sample instead of taking the best token
-	Temperature       float64 // (1)
-	TopK              int     // (0) keep the K most likely tokens
-	TopP              float64 // (1) keep the most likely tokens that make up P
-	MinP              float64 // (0) drop tokens below P times the most likely one
-	RepetitionPenalty float64 // (1)
-	MaxNewTokens      int     // (0) no limit
-}
-
-func neutralGeneration() GenerationDefaults {
-	return GenerationDefaults{Temperature: 1, TopP: 1, RepetitionPenalty: 1}
-}
-
 // parseGeneration parses the text of a generation_config.json into c.Generation;
 // begin and end tokens given there replace those in c. On an error c is
 // unchanged. Numbers are read as Python compares them: 50.0 is 50, and 1 is true.

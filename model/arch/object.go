@@ -11,6 +11,22 @@ import (
 // maxConfigDepth bounds the nesting of a config; known ones are five deep.
 const maxConfigDepth = 64
 
+// Bounds of what a configuration may claim: far above any published model, and
+// low enough that no product of two of them overflows. Positions are bounded by
+// the angles that can be rotated exactly.
+const (
+	maxConfigBytes = 16 << 20
+	maxClasses     = 1 << 6
+	maxLayers      = 1 << 10
+	maxWidth       = 1 << 20 // Hidden, Intermediate
+	maxHeads       = 1 << 12
+	maxHeadDim     = 1 << 12
+	maxVocab       = 1 << 24
+
+	// PositionLimit is the most tokens of a sequence.
+	PositionLimit = 12 << 20
+)
+
 // fields is a name under which object can embed the reader.
 type fields = strictjson.Object
 

@@ -2,7 +2,6 @@ package arch
 
 import (
 	"math"
-	"slices"
 
 	"github.com/lukv/lukv/tensor"
 )
@@ -91,35 +90,6 @@ type Scalars struct {
 	NormOffset float32
 }
 
-// LayerParams returns how many parameters of the matrices of all layers a pass over the
-// given number of tokens reads at most: all, except for those of experts that no token can
-// have chosen. 0 tokens stand for any number.
-func (c *Config) LayerParams(tokens int) int64 {
-	n := int64(0)
-	for _, p := range c.Plans() {
-		of := min(p.FFN.Experts, tokens*p.FFN.Chosen)
-		if tokens == 0 {
-			of = p.FFN.Experts
-		}
-		for role := RoleAttnNorm; role < roleQKV; role++ {
-			if role.ofExpert() {
-				n += int64(of) * p.params(c, role)
-			} else {
-				n += p.params(c, role)
-			}
-		}
-	}
-	return n
-}
-
-// params returns the number of elements of a layer's matrix, 0 if it has none.
-func (p *LayerPlan) params(c *Config, role Role) int64 {
-	if shape := p.Shape(c, role); len(shape) == 2 {
-		return int64(shape[0]) * int64(shape[1])
-	}
-	return 0
-}
-
 // ChangesLogits reports whether logits are more than the products of the head.
 func (s *Scalars) ChangesLogits() bool { return s.LogitScale != 0 || s.LogitCap != 0 }
 
@@ -137,39 +107,6 @@ func (s *Scalars) EmbeddingScale(t tensor.Type) float32 {
 	return scale
 }
 
-// Plans returns the plan of every layer: what the config's family made or, in configs
-// made by hand, layers of the Llama kind with the biases, norms and windows of c.
-func (c *Config) Plans() []LayerPlan {
-	if c.plan != nil {
-		return c.plan[:min(len(c.plan), max(c.Layers, 0))]
-	}
-	plan := make([]LayerPlan, c.Layers)
-	for i := range plan {
-		plan[i] = LayerPlan{
-			ScoreScale: 1 / math.Sqrt(float64(c.HeadDim)),
-			qkvBias:    c.QKVBias, outBias: c.OutBias,
-			PreNorm: true, ResidualScale: 1,
-			FFN: FFNPlan{Width: c.Intermediate, bias: c.MLPBias},
-		}
-		if i < len(c.Windows) {
-			plan[i].Window = c.Windows[i]
-		}
-		if c.QKNorm {
-			plan[i].QKNorm = HeadNorm
-		}
-	}
-	return plan
-}
-
-// amend sets c.plan to layers of the Llama kind as changed by f.
-func (c *Config) amend(f func(at int, p *LayerPlan)) {
-	plan := slices.Clone(c.Plans())
-	for at := range plan {
-		f(at, &plan[at])
-	}
-	c.plan = plan
-}
-
 // AddsDirectly reports whether the products of a branch's last projection are added to the
 // residual stream as they are.
 func (p *LayerPlan) AddsDirectly() bool { return !p.PostNorm && p.ResidualScale == 1 }
@@ -178,14 +115,3 @@ func (p *LayerPlan) AddsDirectly() bool { return !p.PostNorm && p.ResidualScale 
 // units of base 2, and AttentionCap the limit of scores in the same units.
 func (p *LayerPlan) AttentionScale() float32 { return float32(math.Log2E * p.ScoreScale) }
 func (p *LayerPlan) AttentionCap() float32   { return float32(math.Log2E * p.ScoreCap) }
-
-// Tensors returns the names of the family's tensors.
-func (c *Config) Tensors() TensorTable {
-	if f := familyOf(c.Arch); f != nil {
-		return f.tensors
-	}
-	return llamaTensors
-}
-
-// ropeConfigs returns the settings of the rotations that plans name.
-func (c *Config) ropeConfigs() []RopeConfig { return append([]RopeConfig{c.Rope}, c.moreRopes...) }

@@ -248,9 +248,31 @@ func (p *LayerPlan) Stored(c *Config, role Role, x int, name func(Role) string) 
 	return list
 }
 
-// Interleaved reports whether checkpoints store the rows of every query and key head, and
-// their biases, in the order of interleaved rotation.
-func (c *Config) Interleaved(n Naming) bool {
-	f := familyOf(c.Arch)
-	return n == GGUF && f != nil && f.interleaved
+// LayerParams returns how many parameters of the matrices of all layers a pass over the
+// given number of tokens reads at most: all, except for those of experts that no token can
+// have chosen. 0 tokens stand for any number.
+func (c *Config) LayerParams(tokens int) int64 {
+	n := int64(0)
+	for _, p := range c.Plans() {
+		of := min(p.FFN.Experts, tokens*p.FFN.Chosen)
+		if tokens == 0 {
+			of = p.FFN.Experts
+		}
+		for role := RoleAttnNorm; role < roleQKV; role++ {
+			if role.ofExpert() {
+				n += int64(of) * p.params(c, role)
+			} else {
+				n += p.params(c, role)
+			}
+		}
+	}
+	return n
+}
+
+// params returns the number of elements of a layer's matrix, 0 if it has none.
+func (p *LayerPlan) params(c *Config, role Role) int64 {
+	if shape := p.Shape(c, role); len(shape) == 2 {
+		return int64(shape[0]) * int64(shape[1])
+	}
+	return 0
 }

@@ -142,7 +142,7 @@ func (s *settings) sessions(m *model.Model) ([]*model.Session, error) {
 		if err == nil {
 			out = append(out, session)
 			if s.depth > 0 {
-				err = session.Fill(s.depth, uint64(i+1))
+				err = session.FillRandom(s.depth, uint64(i+1))
 			}
 		}
 		if err != nil {

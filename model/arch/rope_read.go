@@ -2,35 +2,6 @@ package arch
 
 import "reflect"
 
-// RopeConfig describes how queries and keys are rotated. The zero value of each
-// field but Theta means that it is not given.
-type RopeConfig struct {
-	Type  string  // "" or "default", "linear", "dynamic", "llama3", "yarn", "longrope"
-	Theta float64 // base of the frequencies, above 1
-
-	// Partial is the fraction of a head's elements that turn, its first ones; 1 if 0.
-	Partial float64
-
-	Factor      float64 // by which the context is stretched, at least 1
-	OriginalMax int     // positions before stretching: llama3, and yarn and longrope (MaxPositions if 0)
-
-	LowFreq, HighFreq float64 // llama3: bounds of the blend, in waves per OriginalMax
-
-	BetaFast, BetaSlow float64 // yarn: bounds of the ramp in turns per OriginalMax (32 and 1 if 0)
-	NoTruncate         bool    // yarn: keep the ramp's ends fractional
-	AttentionFactor    float64 // yarn: factor of cosine and sine, by formula if 0
-	MScale             float64 // yarn: with MScaleAllDim, another formula for the factor
-	MScaleAllDim       float64
-
-	// Longrope: divisors of the frequencies in sequences of up to OriginalMax tokens, and
-	// in longer ones; one for each pair that turns.
-	ShortFactors, LongFactors []float64
-
-	// QueryBeta is the β of queries that grow with their position p, after rotation:
-	// by 1 + β·ln(1 + ⌊p/OriginalMax⌋).
-	QueryBeta float64
-}
-
 // rope collects the rotation's settings from both generations of configs, for a model of
 // c.MaxPositions. The values are checked by newRope.
 func (o object) rope(c *Config, d *configDefaults) RopeConfig {
@@ -44,12 +15,6 @@ func (o object) rope(c *Config, d *configDefaults) RopeConfig {
 	}
 	return o.ropeOf(params, scaling, c, d)
 }
-
-// Kinds of layers under layer_types.
-const (
-	fullKind    = "full_attention"
-	slidingKind = "sliding_attention"
-)
 
 // ropeOf is rope for given settings. The newer rope_parameters hold everything; in the
 // older form rope_theta is next to rope_scaling. Where a user has added rope_scaling to a

@@ -11,7 +11,7 @@ import (
 	"github.com/lukv/lukv/lukv"
 )
 
-// TestCacheNeed compares what CacheNeed predicts with what sessions take.
+// TestCacheNeed compares what CacheEstimate predicts with what sessions take.
 func TestCacheNeed(t *testing.T) {
 	ctx := context.Background()
 	for _, shape := range testShapes {
@@ -29,7 +29,7 @@ func TestCacheNeed(t *testing.T) {
 			for _, n := range []Lengths{{0, 0, 5}, {0, 1, 0}, {0, 200, 0}, {0, 333, 40}, {37, 200, 20}, {33, 7, 1}} {
 				name := fmt.Sprintf("%s %+v %v", shape.name, p, n)
 				o := SessionOptions{Compression: p, ChunkTokens: 50, PageEntries: 16}
-				need, err := m.CacheNeed(o, n)
+				need, err := m.CacheEstimate(o, n)
 				require.NoError(t, err)
 				if n.Before > 0 {
 					o.Compression = nil
@@ -63,14 +63,14 @@ func TestCacheNeed(t *testing.T) {
 
 func TestCacheNeedRefuses(t *testing.T) {
 	m := testShapes[0].open(t)
-	_, err := m.CacheNeed(SessionOptions{}, Lengths{Context: m.cfg.MaxPositions, Rest: 1})
+	_, err := m.CacheEstimate(SessionOptions{}, Lengths{Context: m.cfg.MaxPositions, Rest: 1})
 	require.ErrorContains(t, err, "in all")
-	_, err = m.CacheNeed(SessionOptions{Compression: &lukv.Policy{Ratio: 2}}, Lengths{0, 10, 1})
+	_, err = m.CacheEstimate(SessionOptions{Compression: &lukv.Policy{Ratio: 2}}, Lengths{0, 10, 1})
 	require.Error(t, err)
 	for _, l := range []Lengths{{-1, 5, 5}, {math.MaxInt/2 + 1, math.MaxInt/2 + 1, 5}} {
-		_, err = m.CacheNeed(SessionOptions{}, l)
+		_, err = m.CacheEstimate(SessionOptions{}, l)
 		require.ErrorContains(t, err, "in all")
 	}
-	_, err = m.CacheNeed(SessionOptions{Compression: &lukv.Policy{Ratio: 0.5, Decode: lukv.DecodeConfig{Mode: "tova"}}}, Lengths{1, 10, 1})
+	_, err = m.CacheEstimate(SessionOptions{Compression: &lukv.Policy{Ratio: 0.5, Decode: lukv.DecodeConfig{Mode: "tova"}}}, Lengths{1, 10, 1})
 	require.ErrorContains(t, err, "while decoding")
 }
