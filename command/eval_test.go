@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/eval"
+	"github.com/lukv/lukv/eval/runs"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model/builtin"
 )
@@ -144,7 +145,7 @@ func TestEvalDivergence(t *testing.T) {
 	args := []string{"eval", "builtin", "--data", shortData(t), "--limit", "1", "--measure", "kl", "--metric", "key_distance,learned",
 		"--allocator", "lukv", "--profile", "builtin:output-error", "--ratio", "0.5,0.9"}
 	text := ok(t, append(args, "--json")...)
-	plainJSON(t, divergenceFormat, text)
+	plainJSON(t, runs.DivergenceFormat, text)
 	r := decode[divergenceResult](t, text)
 	assert.Equal(t, "kl", r.Settings.Measure)
 	require.Len(t, r.Rows, 4*3, "two tasks and their average")
