@@ -17,8 +17,8 @@ import (
 
 // What a point of a frontier measures.
 const (
-	MeasureScore = "score" // percent, more is better
-	MeasureKL    = "kl"    // nats per token of answers, less is better
+	measureScore = "score" // percent, more is better
+	measureKL    = "kl"    // nats per token of answers, less is better
 )
 
 // FrontierPoint is a method of a run: what its caches take and what they are worth, over
@@ -62,7 +62,7 @@ func Frontier(all []*runs.Measured) ([]report.Figure, []FrontierPoint, error) {
 	}
 	var figures []report.Figure
 	var points []FrontierPoint
-	for _, measure := range []string{MeasureScore, MeasureKL} {
+	for _, measure := range []string{measureScore, measureKL} {
 		some, err := frontierPoints(all, measure)
 		if err != nil {
 			return nil, nil, fmt.Errorf("frontier: %w", err)
@@ -104,7 +104,7 @@ func frontierPoints(all []*runs.Measured, measure string) ([]FrontierPoint, erro
 	var points []FrontierPoint
 	for i, r := range all {
 		answers := r.Answers
-		if measure == MeasureKL {
+		if measure == measureKL {
 			answers = divergenceAnswers(r.Divergences)
 		}
 		points = append(points, pointsOf(r, i, answers)...)
@@ -217,7 +217,7 @@ func (p *FrontierPoint) measure(measure string) {
 	p.Measure, p.N = measure, len(p.answers)
 	row := meanRow(eval.Summarize(p.answers))
 	p.RatioAchieved, p.CacheBytes = row.RatioAchieved, row.CacheBytes
-	if measure == MeasureScore {
+	if measure == measureScore {
 		p.Value, p.Low, p.High, p.Interval = row.Percent, 100*row.Low, 100*row.High, row.Interval
 		return
 	}
@@ -241,7 +241,7 @@ func meanRow(rows []eval.Row) eval.Row {
 
 // better returns by how much p is better than q, in the unit of the measure.
 func (p *FrontierPoint) better(q *FrontierPoint) float64 {
-	if p.Measure == MeasureKL {
+	if p.Measure == measureKL {
 		return q.Value - p.Value
 	}
 	return p.Value - q.Value
@@ -265,7 +265,7 @@ func (p *FrontierPoint) dominate(points []FrontierPoint) {
 	}
 	p.By = by.name
 	d := eval.Compare(append(slices.Clone(by.answers), p.answers...), by.answers[0].Method, p.answers[0].Method)
-	if p.Measure == MeasureScore {
+	if p.Measure == measureScore {
 		d.Diff, d.Low, d.High = 100*d.Diff, 100*d.Low, 100*d.High
 	}
 	p.Difference = &d
@@ -279,7 +279,7 @@ const leastKL = 1e-6
 func frontierFigure(points []FrontierPoint) report.Figure {
 	f := report.Figure{ID: "frontier", Title: "Score against bytes", X: "cache of a context (KiB)", Y: "score", LogX: true,
 		Note: "Averages over tasks. Rings: nothing else takes as few bytes and scores as high; bars are their 95 % intervals. The full cache of its type ends each line."}
-	if points[0].Measure == MeasureKL {
+	if points[0].Measure == measureKL {
 		f.ID, f.Title, f.Y, f.LogY = "frontier-kl", "Divergence against bytes", "nats per token", true
 		f.Note = "Divergence of answers from those of the full cache, averages over tasks. Rings: nothing else takes as few bytes and diverges as little; bars are their 95 % intervals. Less than 1e-6 is drawn as that."
 	}
@@ -318,7 +318,7 @@ func (p *FrontierPoint) drawOn(l *report.Line) {
 	if p.Interval == "" {
 		low, high = y, y
 	}
-	if p.Measure == MeasureKL {
+	if p.Measure == measureKL {
 		y, low, high = max(y, leastKL), max(low, leastKL), max(high, leastKL)
 	}
 	l.X, l.Y, l.Low, l.High = append(l.X, float64(p.CacheBytes)/1024), append(l.Y, y), append(l.Low, low), append(l.High, high)
@@ -336,7 +336,7 @@ func WriteFrontier(w io.Writer, points []FrontierPoint, best bool) error {
 				b.WriteByte('\n')
 			}
 			fmt.Fprintf(&b, "| method | KiB | of the largest | removed | %s | 95 %% | n | no larger and no worse |\n| --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |\n",
-				map[string]string{MeasureScore: "score", MeasureKL: "nats per token"}[p.Measure])
+				map[string]string{measureScore: "score", measureKL: "nats per token"}[p.Measure])
 		}
 		if p.Best || !best {
 			p.writeRow(&b)
@@ -357,7 +357,7 @@ func signed(x float64, number func(float64) string) string {
 
 func (p *FrontierPoint) writeRow(b *strings.Builder) {
 	number := func(x float64) string { return strconv.FormatFloat(x, 'f', 1, 64) }
-	if p.Measure == MeasureKL {
+	if p.Measure == measureKL {
 		number = func(x float64) string { return strconv.FormatFloat(x, 'f', 4, 64) }
 	}
 	bounds := func(how string, low, high float64) string {

@@ -193,7 +193,7 @@ func (f *Figure) draw(s *svg) (width, height float64) {
 		s.text(left+230, top+340, ` text-anchor="middle"`, f.X)
 		s.text(18, top+150, fmt.Sprintf(` text-anchor="middle" transform="rotate(-90 18 %d)"`, top+150), f.Y)
 		width = left + 480 + legend(s, left+480, top, f.Lines)
-		height = top + 356
+		height = top + max(356, 20*float64(len(f.Lines))+30)
 	}
 	return max(width, wide), height
 }
