@@ -206,7 +206,7 @@ func (c *chatCmd) unused(g given) error {
 
 func (c *profileCmd) unused(g given) error {
 	if c.FromNPY != "" {
-		if err := g.unused("limit texts text questions data template include-question temperature top-p seed cache-type max-context max-cache", "--from-npy measures nothing"); err != nil {
+		if err := g.unused("limit texts text questions data template include-question temperature top-p seed cache-type max-context max-cache loss-map", "--from-npy measures nothing"); err != nil {
 			return err
 		}
 	}

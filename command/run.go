@@ -271,6 +271,9 @@ func (r *runner) run() error {
 		r.result.Stats.write(r.e.err, r.result.Policy)
 		if l := r.result.Loss; l != nil {
 			fmt.Fprintf(r.e.err, "%-9s %v\n", "loss", l)
+			if l.Measured() && l.Lost > 0 && l.Answers == nil {
+				fmt.Fprintf(r.e.err, "%-9s not measured for this model and policy: lukv profile --loss-map\n", "answers")
+			}
 		}
 	}
 	return nil

@@ -21,14 +21,15 @@ type estimatedLoss struct {
 	Facts    int      `json:"facts"`
 	Lost     *int     `json:"lost,omitempty"` // absent, like the rest, if it could not be measured
 	Share    *float64 `json:"share,omitempty"`
-	Upper    *float64 `json:"upper,omitempty"` // one-sided 95 % bound on it
+	Upper    *float64 `json:"upper,omitempty"`        // one-sided 95 % bound on it
+	Answers  *float64 `json:"answers_lost,omitempty"` // by the profile's calibration; absent: not measured
 }
 
 func newEstimatedLoss(l model.Loss) *estimatedLoss {
 	out := &estimatedLoss{Measured: l.Measured(), Facts: l.Facts}
 	if out.Measured {
 		share := l.Share()
-		out.Lost, out.Share, out.Upper = &l.Lost, &share, &l.Upper
+		out.Lost, out.Share, out.Upper, out.Answers = &l.Lost, &share, &l.Upper, l.Answers
 	}
 	return out
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/engine"
+	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/model/builtin"
 )
 
@@ -100,4 +101,18 @@ func TestEstimatedLoss(t *testing.T) {
 	status, body, _ := ts.do(t, "POST", "/v1/documents?wait=false", q)
 	require.Equal(t, 400, status)
 	require.Contains(t, body, "wait=true")
+}
+
+// TestEstimatedLossNamesAnswers: what a loss meant for answers is there if the profile says
+// it, and kept with the document.
+func TestEstimatedLossNamesAnswers(t *testing.T) {
+	answers := 0.25
+	l := model.Loss{Facts: 10, Lost: 2, Answers: &answers}
+	text, err := json.Marshal(newEstimatedLoss(l))
+	require.NoError(t, err)
+	require.JSONEq(t, `{"measured":true,"facts":10,"lost":2,"share":0.2,"upper":0,"answers_lost":0.25}`, string(text))
+	l.Answers = nil
+	text, err = json.Marshal(newEstimatedLoss(l))
+	require.NoError(t, err)
+	require.NotContains(t, string(text), "answers_lost")
 }
