@@ -167,11 +167,13 @@ func (o *outcome) add(stream *engine.Stream, q *engine.Request, document string,
 	o.tokens.Evicted += u.Evicted
 	o.tokens.Generated += u.Generated
 	o.tokens.Reasoning += u.Reasoning
+	o.tokens.Drafted += u.Drafted
+	o.tokens.Accepted += u.Accepted
 	o.tokens.Queued += u.Queued
 	o.tokens.Prefill += u.Prefill
 	o.tokens.Decoding += u.Decoding
 	o.usage.add(u)
-	if q.Policy == nil {
+	if q.Policy == nil && q.Draft == nil {
 		return
 	}
 	if o.cache == nil {
