@@ -69,6 +69,9 @@ type answering struct {
 // answer submits a request to its engine and writes the answer.
 func (s *Server) answer(w http.ResponseWriter, r *http.Request, a *answering, format answerFormat) error {
 	started := time.Now()
+	if err := s.settleLoss(r, a); err != nil {
+		return err
+	}
 	streams, timers := make([]*engine.Stream, len(a.queries)), make([]*timing, len(a.queries))
 	for k, q := range a.queries {
 		var err error

@@ -93,8 +93,8 @@ var errNotMeasured = errors.New("the loss was not measured")
 
 // chooseCompression measures what the compression of a document loses, or chooses its ratio by that, and
 // returns the loss and the policy to use. The document is read with the full cache for
-// this, once.
-func (s *Server) chooseCompression(r *http.Request, v *served, q engine.Request, policy *lukv.Policy, ask lossRequest) (model.Loss, *lukv.Policy, error) {
+// this, once; watch, if not nil, gets the stream of that.
+func (s *Server) chooseCompression(r *http.Request, v *served, q engine.Request, policy *lukv.Policy, ask lossRequest, watch func(*engine.Stream)) (model.Loss, *lukv.Policy, error) {
 	w := &lossMeasurement{ask: ask, span: model.Span{From: q.Protected, To: q.Context}, policy: policy, read: make(chan struct{}), err: errNotMeasured}
 	q.Policy, q.Context, q.Protected, q.PromptOnly, q.ProbeLoss = nil, 0, 0, false, true
 	q.Sampling = model.Sampling{MaxTokens: 1}
@@ -103,7 +103,15 @@ func (s *Server) chooseCompression(r *http.Request, v *served, q engine.Request,
 		w.run(ctx)
 		return nil, io.EOF
 	}
-	_, err := s.read(r, v, q)
+	stream, err := s.submit(contextOf(r), v, q)
+	if err != nil {
+		err = asError(err, v.e.MaxTokens())
+	} else {
+		if watch != nil {
+			watch(stream)
+		}
+		err = readAll(stream, v)
+	}
 	w.end()
 	if err != nil {
 		return model.Loss{}, nil, err

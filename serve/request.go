@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -54,6 +55,10 @@ type sharedFields struct {
 	// at a time, 0 for as many as pay. policy is then nil or a document's that compresses nothing.
 	draft  *lukv.Policy
 	drafts int
+
+	// ask is what the request wants to know about the loss of its context's compression,
+	// which is settled before it is answered.
+	ask lossRequest
 }
 
 // exactFields are the fields of kv_compression about exact answers.
@@ -69,6 +74,8 @@ func (c *sharedFields) readExact(f *fields) {
 	switch {
 	case !exact && tokens > 0:
 		o.fail("draft_tokens", "only exact answers are drafted")
+	case exact && c.ask.asked():
+		o.fail("exact", "cannot be combined with max_loss or measure_loss: nothing is lost")
 	case exact && f.err == nil && !c.policy.Enabled():
 		o.fail("exact", "nothing to draft with, expected a ratio or budget")
 	case exact:
@@ -96,7 +103,10 @@ func (c *sharedFields) compress(q *engine.Request, front []int32, n int) {
 func (s *Server) sharedFields(f *fields, v *served, maxTokens int, further ...string) sharedFields {
 	c := sharedFields{
 		v: v, stream: f.boolean("stream"), ids: f.boolean("return_token_ids"), progress: f.boolean("return_progress"), n: f.integer("n", 1, 1, maxChoices),
-		policy: s.compression(f, v, append(further, exactFields...)...), context: f.str("context"), document: f.str("document"),
+		policy: s.compression(f, v, slices.Concat(further, exactFields, lossFields)...), context: f.str("context"), document: f.str("document"),
+	}
+	if c.ask = lossRequestOf(f); c.ask.chooses && c.policy != nil {
+		c.policy.Ratio = unchosenRatio
 	}
 	c.readExact(f)
 	c.q = engine.Request{Sampling: v.sampling(f), Stop: stops(f), Choices: c.n, Salt: f.str("cache_salt"), KeepStop: f.boolean("include_stop_str_in_output")}
@@ -125,6 +135,9 @@ func (s *Server) resolve(r *http.Request, c *sharedFields) (*document, error) {
 	}
 	if c.document == "" {
 		return nil, nil
+	}
+	if c.ask.asked() {
+		return nil, invalid("kv_compression", "kv_compression: max_loss and measure_loss belong to the upload of a document, found one that was uploaded")
 	}
 	doc, err := s.docs.get(s.owner(r), c.document, c.v)
 	if err == nil {
