@@ -182,5 +182,5 @@ func (o *outcome) add(stream *engine.Stream, q *engine.Request, document string,
 	if o.cache == nil {
 		o.cache = &cacheUse{Document: document, Loss: loss}
 	}
-	o.cache.add(stream.Cache())
+	o.cache.add(stream.Cache(), q.Policy)
 }

@@ -204,7 +204,7 @@ func (s *Server) measureDocument(r *http.Request, v *served, doc *document, q en
 func (s *Server) readNow(r *http.Request, v *served, doc *document, q engine.Request) error {
 	stream, err := s.read(r, v, q)
 	if err == nil {
-		doc.Cache = newCacheUse(stream.Cache(), doc.ID)
+		doc.Cache = newCacheUse(stream.Cache(), doc.policy, doc.ID)
 		doc.Cache.Loss = doc.loss
 	}
 	return err
@@ -326,7 +326,7 @@ func (w *reading) finish(q engine.Request) (err error) {
 	}
 	stream := w.stream.Load()
 	if err = readAll(stream, w.v); err == nil {
-		doc.Cache = newCacheUse(stream.Cache(), doc.ID)
+		doc.Cache = newCacheUse(stream.Cache(), doc.policy, doc.ID)
 		doc.Cache.Loss = doc.loss
 	}
 	return err

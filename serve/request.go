@@ -17,6 +17,7 @@ import (
 	"github.com/lukv/lukv/dialog"
 	"github.com/lukv/lukv/dialog/structured"
 	"github.com/lukv/lukv/engine"
+	"github.com/lukv/lukv/internal/evidence"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/model/drafting"
@@ -414,16 +415,19 @@ type cacheUse struct {
 	Document    string  `json:"document,omitempty"`
 
 	Loss *estimatedLoss `json:"estimated_loss,omitempty"` // of the document
+
+	// Evidence is what the policy lost where it was measured, or that it was not.
+	Evidence string `json:"evidence,omitempty"`
 }
 
-func newCacheUse(c engine.CacheUse, document string) *cacheUse {
+func newCacheUse(c engine.CacheUse, p *lukv.Policy, document string) *cacheUse {
 	out := &cacheUse{Document: document}
-	out.add(c)
+	out.add(c, p)
 	return out
 }
 
-// add adds the cache of another prompt; the ratio is that of the sums.
-func (u *cacheUse) add(c engine.CacheUse) {
+// add adds the cache of another prompt under the same policy; the ratio is that of the sums.
+func (u *cacheUse) add(c engine.CacheUse, p *lukv.Policy) {
 	u.Entries += c.Entries
 	u.FullEntries += c.FullEntries
 	u.Bytes += c.Bytes
@@ -431,6 +435,7 @@ func (u *cacheUse) add(c engine.CacheUse) {
 	if u.FullEntries > 0 {
 		u.Ratio = 1 - float64(u.Entries)/float64(u.FullEntries)
 	}
+	u.Evidence = evidence.Of(p, u.Ratio)
 }
 
 // tokenText returns a token as text, and its bytes, which are needed if the token is
