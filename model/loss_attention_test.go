@@ -72,7 +72,7 @@ func TestUnattendedEntriesLoseNothing(t *testing.T) {
 	cfg.Windows = make([]int, cfg.Layers)
 	scale := 0.0
 	cfg.amend(func(_ int, p *layerPlan) {
-		p.scoreScale *= 20000
+		p.scoreScale *= 400
 		scale = p.scoreScale
 	})
 	m, err := New(cfg, randomWeights(t, cfg, tensor.BF16, 7), WithPrecision(PrecisionF32))
