@@ -8,13 +8,13 @@ import (
 )
 
 type analyzeFrontierCmd struct {
-	Runs []string `arg:"" name:"run" help:"Evaluation runs of one model and the same questions: folders of lukv eval --out, files of --items, or what --measure kl --json printed."`
+	Runs []string `arg:"" name:"run" help:"Evaluation runs of one model and the same questions: folders (eval --out), files of answers (eval --items) or of divergences (eval --measure kl --json)."`
 	Best bool     `help:"Print only the methods that nothing dominates."`
 	analyzeOut
 }
 
 func (analyzeFrontierCmd) Help() string {
-	return `Compare methods by the bytes that their caches take: cache types, ratios and allocators on one scale. A method is dominated if another takes no more bytes and scores no lower (or diverges no more), one of them strictly. The table on standard output has all methods by bytes with 95 % intervals, those that nothing dominates in bold; a dominated one is followed by the best of those that dominate it, and by the difference, paired by item. Items that some method did not answer are left out.
+	return `Compare methods by the bytes that their caches take: cache types, ratios and allocators on one scale. A method is dominated if another takes no more bytes and scores no lower (or diverges no more), one of them strictly. Divergences of several cache types need one reference (eval --measure kl --reference-cache). The table on standard output has all methods by bytes with 95 % intervals, those that nothing dominates in bold; a dominated one is followed by the best of those that dominate it, and by the difference, paired by item. Items that some method did not answer are left out.
 
 Examples:
 

@@ -229,6 +229,11 @@ func (c *profileCmd) unused(g given) error {
 }
 
 func (c *evalCmd) unused(g given) error {
+	if c.Measure != "kl" {
+		if err := g.unused("reference-cache", "only --measure kl has a reference"); err != nil {
+			return err
+		}
+	}
 	if c.Measure == "kl" {
 		if err := g.unused("items out", "a measurement of divergences is not kept in files of answers; --json prints every item"); err != nil {
 			return err

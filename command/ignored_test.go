@@ -132,6 +132,7 @@ func TestNoFlagIsIgnored(t *testing.T) {
 	refuse("eval", "builtin", "--seed=3")
 	refuse("eval", "builtin", "--profile=x")
 	refuse("eval", "builtin", "--memory=1GiB")
+	refuse("eval", "builtin", "--reference-cache=bf16")
 	for _, flag := range []string{"--items=x", "--out=x", "--match=all", "--ruler-clean=none", "--code-sim=indel", "--no-full", "--parallel=2", "--memory=1GiB"} {
 		refuse("eval", "builtin", "--measure=kl", flag)
 	}

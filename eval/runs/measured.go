@@ -1,6 +1,7 @@
 package runs
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -28,6 +29,7 @@ type Measured struct {
 type Settings struct {
 	Model string
 	Cache string          // the type of its caches
+	From  string          // of divergences: the type of the caches that answered
 	Data  json.RawMessage // files of questions
 }
 
@@ -110,6 +112,7 @@ func settingsOf(raw json.RawMessage) Settings {
 		Precision string          `json:"precision"`
 		CacheType string          `json:"cache_type"`
 		Data      json.RawMessage `json:"data"`
+		Reference string          `json:"reference_cache"`
 	}
 	if json.Unmarshal(raw, &s) != nil {
 		return Settings{}
@@ -120,5 +123,5 @@ func settingsOf(raw json.RawMessage) Settings {
 			s.CacheType = "f32"
 		}
 	}
-	return Settings{Model: s.Model, Cache: s.CacheType, Data: s.Data}
+	return Settings{Model: s.Model, Cache: s.CacheType, Data: s.Data, From: cmp.Or(s.Reference, s.CacheType)}
 }

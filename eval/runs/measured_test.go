@@ -22,7 +22,7 @@ func TestReadMeasured(t *testing.T) {
 	out := folder(t, answers(map[string]int{"full": 3}, 3))
 	all, err := ReadMeasured(items, kl, out)
 	require.NoError(t, err)
-	assert.Equal(t, Settings{Model: "m", Cache: "bf16", Data: []byte(`[{"name":"q"}]`)}, all[0].Settings)
+	assert.Equal(t, Settings{Model: "m", Cache: "bf16", From: "bf16", Data: []byte(`[{"name":"q"}]`)}, all[0].Settings)
 	assert.Len(t, all[0].Answers, 1)
 	assert.Empty(t, all[0].Divergences)
 	assert.Equal(t, all[0].Settings, all[1].Settings)
@@ -32,6 +32,8 @@ func TestReadMeasured(t *testing.T) {
 	assert.Len(t, all[2].Answers, 6)
 	assert.Equal(t, "f32", settingsOf([]byte(`{"precision":"f32","cache_type":"auto"}`)).Cache)
 	assert.Equal(t, "int8", settingsOf([]byte(`{"precision":"f32","cache_type":"int8"}`)).Cache)
+
+	assert.Equal(t, "bf16", settingsOf([]byte(`{"cache_type":"int8","reference_cache":"bf16"}`)).From)
 
 	for _, bad := range []string{
 		write("empty.json", `{"format":"lukv eval divergence 1","items":[]}`), write("cut.json", `{"format":"lukv eval divergence 1","items":[{"item":`),

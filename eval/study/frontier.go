@@ -54,8 +54,7 @@ type FrontierPoint struct {
 
 // Frontier shows what the methods of some runs are worth against the bytes that their
 // caches take: a figure for scores, and one for divergences if there are any. Runs are of
-// one model and one set of questions; divergences are of one cache type, since each run
-// measures them from its own full cache.
+// one model and one set of questions; divergences are from full caches of one type.
 func Frontier(all []*runs.Measured) ([]report.Figure, []FrontierPoint, error) {
 	if err := sameQuestions(all); err != nil {
 		return nil, nil, fmt.Errorf("frontier: %w", err)
@@ -91,8 +90,8 @@ func sameQuestions(all []*runs.Measured) error {
 			}
 		}
 		if len(r.Divergences) > 0 {
-			if divergences = cmp.Or(divergences, r.Settings.Cache); divergences != r.Settings.Cache {
-				return fmt.Errorf("divergences with caches of %s and %s: expected one type, as each is from a full cache of its own type", divergences, r.Settings.Cache)
+			if divergences = cmp.Or(divergences, r.Settings.From); divergences != r.Settings.From {
+				return fmt.Errorf("divergences from full caches of %s and %s: expected one type, as with --reference-cache", divergences, r.Settings.From)
 			}
 		}
 	}

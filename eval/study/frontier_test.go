@@ -98,7 +98,7 @@ func TestFrontierSharesItems(t *testing.T) {
 }
 
 func TestFrontierOfDivergences(t *testing.T) {
-	r := &runs.Measured{Name: "kl", Settings: runs.Settings{Model: "m", Cache: "bf16"}}
+	r := &runs.Measured{Name: "kl", Settings: runs.Settings{Model: "m", Cache: "bf16", From: "bf16"}}
 	for i := range 30 {
 		for k, x := range []float64{0, 0.5, 0.25} {
 			r.Divergences = append(r.Divergences, eval.Divergence{Item: i, Task: "a", Method: fmt.Sprintf("x/uniform/%d", k), Metric: "x", Allocator: "uniform",
@@ -117,9 +117,13 @@ func TestFrontierOfDivergences(t *testing.T) {
 	assert.InDelta(t, -0.5, p.Difference.Diff, 1e-9)
 	assert.InDelta(t, 1, p.Value, 1e-9)
 
-	other := &runs.Measured{Name: "kl8", Settings: runs.Settings{Model: "m", Cache: "int8"}, Divergences: r.Divergences}
+	other := &runs.Measured{Name: "kl8", Settings: runs.Settings{Model: "m", Cache: "int8", From: "int8"}, Divergences: r.Divergences}
 	_, _, err = Frontier([]*runs.Measured{r, other})
 	require.ErrorContains(t, err, "caches of bf16 and int8: expected one type")
+	other.Settings.From = "bf16"
+	_, points, err = Frontier([]*runs.Measured{r, other})
+	require.NoError(t, err)
+	require.Len(t, points, 6)
 }
 
 func TestFrontierRefusesDifferentRuns(t *testing.T) {
