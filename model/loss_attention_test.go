@@ -70,14 +70,14 @@ func TestUnattendedEntriesLoseNothing(t *testing.T) {
 	ctx := t.Context()
 	cfg := testShapes[0].config()
 	cfg.Windows = make([]int, cfg.Layers)
-	scale := 0.0
-	cfg.amend(func(_ int, p *layerPlan) {
-		p.scoreScale *= 400
-		scale = p.scoreScale
-	})
 	m, err := New(cfg, randomWeights(t, cfg, tensor.BF16, 7), WithPrecision(PrecisionF32))
 	require.NoError(t, err)
 	defer m.Close()
+	scale := 0.0
+	for at := range m.plan {
+		m.plan[at].ScoreScale *= 400
+		scale = m.plan[at].ScoreScale
+	}
 	s := newTestSession(t, m, SessionOptions{})
 	require.NoError(t, s.Prefill(ctx, randomTokens(300, cfg.Vocab, 3)))
 	span := Span{To: 300}

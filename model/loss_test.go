@@ -10,6 +10,7 @@ import (
 
 	"github.com/lukv/lukv/kvcache"
 	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model/arch"
 )
 
 func TestWilson(t *testing.T) {
@@ -223,8 +224,8 @@ func TestProbeWithoutMemory(t *testing.T) {
 // the cache from 4,096 tokens on, and from 2,048 where at most 80 % is removed, in all shapes
 // of models without sliding windows.
 func TestReportKeepsThePeak(t *testing.T) {
-	for _, name := range Shapes() {
-		cfg, err := ShapeConfig(name)
+	for _, name := range arch.Shapes() {
+		cfg, err := arch.ShapeConfig(name)
 		require.NoError(t, err)
 		if len(cfg.Windows) > 0 && slices.Max(cfg.Windows) > 0 {
 			continue
