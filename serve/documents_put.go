@@ -267,8 +267,14 @@ type reading struct {
 	doc *document
 	v   *served
 
-	stream atomic.Pointer[engine.Stream] // in progress
-	second atomic.Bool                   // it is the second one
+	stage atomic.Pointer[readingStage]
+}
+
+// readingStage is a request in progress; of a document whose loss is measured it is the
+// first, which measures, or the last.
+type readingStage struct {
+	stream *engine.Stream
+	last   bool
 }
 
 // begin submits the request that reads the document, unless its loss is measured first.
@@ -284,23 +290,22 @@ func (w *reading) submit(q engine.Request) error {
 	if err != nil {
 		return asError(err, w.v.e.MaxTokens())
 	}
-	w.stream.Store(stream)
+	w.stage.Store(&readingStage{stream, true})
 	return nil
 }
 
 // progress returns how much of the document has been read, 0 to 1.
 func (w *reading) progress() float64 {
-	p := 0.0
-	if stream := w.stream.Load(); stream != nil {
-		p = stream.Progress()
-	}
+	at := w.stage.Load()
 	switch {
+	case at == nil:
+		return 0
 	case !w.doc.ask.asked():
-		return p
-	case w.second.Load():
-		return 0.5 + p/2
+		return at.stream.Progress()
+	case at.last:
+		return 0.5 + at.stream.Progress()/2
 	}
-	return p / 2
+	return at.stream.Progress() / 2
 }
 
 // finish waits until the document has been read.
@@ -312,10 +317,10 @@ func (w *reading) finish(q engine.Request) (err error) {
 	}()
 	doc := w.doc
 	if doc.ask.asked() {
-		if q, err = w.s.measureDocument(w.r, w.v, doc, q, doc.ask, w.stream.Store); err != nil {
+		measures := func(stream *engine.Stream) { w.stage.Store(&readingStage{stream: stream}) }
+		if q, err = w.s.measureDocument(w.r, w.v, doc, q, doc.ask, measures); err != nil {
 			return err
 		}
-		w.second.Store(true)
 		doc.Policy = doc.policy
 		if doc.stored, err = w.v.e.StoredPrefix(w.s.salted(contextOf(w.r), q)); err != nil {
 			return err
@@ -324,7 +329,7 @@ func (w *reading) finish(q engine.Request) (err error) {
 			return err
 		}
 	}
-	stream := w.stream.Load()
+	stream := w.stage.Load().stream
 	if err = readAll(stream, w.v); err == nil {
 		doc.Cache = newCacheUse(stream.Cache(), doc.policy, doc.ID)
 		doc.Cache.Loss = doc.loss
