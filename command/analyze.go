@@ -27,6 +27,7 @@ type analyzeCmd struct {
 	Needle   analyzeNeedleCmd   `cmd:"" help:"Measure needle retrieval by depth and context length."`
 	Profiles analyzeProfilesCmd `cmd:"" help:"Measure the agreement between profiles."`
 	Scores   analyzeScoresCmd   `cmd:"" help:"Collect evaluation scores by compression ratio."`
+	Frontier analyzeFrontierCmd `cmd:"" help:"Collect evaluation scores and divergences by bytes of the cache, and find what nothing dominates."`
 
 	Continuation analyzeContinuationCmd `cmd:"" help:"Measure language modelling after compressed contexts, and whether profiles transfer."`
 }

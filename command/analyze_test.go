@@ -30,10 +30,25 @@ func TestAnalyzeAndPlot(t *testing.T) {
 	require.Len(t, scores.Figures[0].Lines, 1)
 	assert.Equal(t, []float64{0, 0.5, 0.8}, scores.Figures[0].Lines[0].X)
 
-	files := []string{at("losses.json"), at("cost.json"), at("needle.json"), at("profiles.json"), at("continuation.json")}
+	ok(t, "eval", "builtin", "--data", data, "--limit", "1", "--ratio", "0.5,0.8", "--cache-type", "int8", "--out", at("run8"))
+	text = ok(t, "analyze", "frontier", at("run"), at("run8"), "-o", at("frontier.json"))
+	assert.Equal(t, 2+6, strings.Count(text, "\n"), text)
+	frontier := file[study.File](t, at("frontier.json"))
+	require.Len(t, frontier.Frontier, 6)
+	assert.Equal(t, "int8", frontier.Frontier[0].CacheType)
+	assert.Less(t, frontier.Frontier[0].CacheBytes, frontier.Frontier[1].CacheBytes)
+	require.NoError(t, os.WriteFile(at("kl.json"), []byte(ok(t, "eval", "builtin", "--data", data, "--limit", "1", "--ratio", "0.5", "--measure", "kl", "--json")), 0o600))
+	plainJSON(t, "lukv analysis 1", ok(t, "analyze", "frontier", at("run"), at("kl.json"), "-o", "-"))
+	only := ok(t, "analyze", "frontier", at("run"), "--best", "-o", at("best.json"))
+	assert.Contains(t, only, "| **`")
+	assert.NotContains(t, only, "| `")
+	fails(t, exitFailed, "expected those of lukv eval", "analyze", "frontier", predictionsWithoutBytes(t), "-o", "-")
+	fails(t, exitUsage, "--best", "analyze", "frontier", at("run"), "--best", "-o", "-")
+
+	files := []string{at("frontier.json"), at("losses.json"), at("cost.json"), at("needle.json"), at("profiles.json"), at("continuation.json")}
 	page := ok(t, append([]string{"plot", "--html", "-", "--svg", at("svg"), "--csv", at("csv")}, files...)...)
-	assert.Equal(t, 5+4+1+2+1, strings.Count(page, "<svg "))
-	holds(t, at("csv"), "continuation.csv", "decoding.csv", "first-token.csv", "head-loss-snapkv.csv", "layer-loss-snapkv.csv", "local-ratios.csv", "memory-peak.csv",
+	assert.Equal(t, 1+5+4+1+2+1, strings.Count(page, "<svg "))
+	holds(t, at("csv"), "continuation.csv", "decoding.csv", "first-token.csv", "frontier.csv", "head-loss-snapkv.csv", "layer-loss-snapkv.csv", "local-ratios.csv", "memory-peak.csv",
 		"memory.csv", "needles.csv", "profile-correlation.csv", "profile-distance.csv", "recall.csv", "solver.csv")
 
 	fails(t, exitUsage, "nothing to draw", "plot", files[0])
@@ -52,6 +67,14 @@ func TestAnalyzeAndPlot(t *testing.T) {
 	fails(t, exitUsage, "--ratio", "analyze", "losses", "builtin", "--ratio", "2", "-o", "-")
 	fails(t, exitUsage, "--steps: found 0", "analyze", "losses", "builtin", "--steps", "0", "-o", "-")
 	fails(t, exitUsage, "--exact: found -1", "analyze", "losses", "builtin", "--exact", "-1", "-o", "-")
+}
+
+// predictionsWithoutBytes is a file of answers that another program gave.
+func predictionsWithoutBytes(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "vt.jsonl")
+	require.NoError(t, os.WriteFile(path, []byte(`{"pred":"x","outputs":["x"]}`+"\n"), 0o600))
+	return path
 }
 
 // Profiles of one metric are lines of their own; texts that are too short and

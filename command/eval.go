@@ -51,6 +51,7 @@ type evalCmd struct {
 	Seed         uint64  `default:"42" placeholder:"N" help:"Draw the questions of --limit and --fraction with this seed (default ${default})."`
 	MaxNewTokens int     `default:"64" placeholder:"N" help:"Limit answers to N tokens if the data set no limit (default ${default})."`
 	Measure      string  `enum:"score,kl" default:"score" help:"Score answers (score), or measure how far each method moves the predictions of the full cache's own answer (kl): the Kullback-Leibler divergence in nats per token, for any question, also one without a right answer."`
+	Reference    string  `name:"reference-cache" enum:",f32,f16,bf16,int8,k8v4,int4" default:"" placeholder:"TYPE" help:"With --measure kl: let a full cache of this type answer (default: that of --cache-type), so that cache types can be compared; the full cache of --cache-type is then measured, too."`
 	scoringFlags
 	Raw          bool   `help:"Do not apply the chat template."`
 	Truncate     string `enum:"error,head,middle" default:"error" help:"Treat contexts that are too long as an error, or keep their beginning (head), or half of each end (middle)."`
@@ -79,6 +80,8 @@ Examples:
   lukv eval DIR --data ruler-4096.jsonl --metric snapkv,keydiff --allocator uniform,lukv --profile snapkv.profile --profile keydiff.profile --ratio 0.5,0.8 --items run1.jsonl
 
   lukv eval builtin --limit 2 --measure kl --metric key_distance,snapkv --ratio 0.5,0.8
+
+  lukv eval DIR --data questions.jsonl --measure kl --cache-type int8 --reference-cache bf16 --json > int8.json
 
   lukv eval DIR --data longbench/data.zip --truncate middle --ratio 0.8 --out runs/longbench`
 }
@@ -121,6 +124,7 @@ type evalSettings struct {
 	SharePrefill bool            `json:"share_prefill"`
 	Framing      dialog.Framing  `json:"framing"`
 	Measure      string          `json:"measure,omitempty"` // kl; "": score
+	Reference    string          `json:"reference_cache,omitempty"`
 	Methods      []evalMethod    `json:"methods"`
 }
 
@@ -201,7 +205,10 @@ func (c *evalCmd) Run(e *env) error {
 		if c.MeasureLoss || len(c.MaxLoss) > 0 {
 			return usage("--measure kl: found --measure-loss or --max-loss, expected neither")
 		}
-		settings.Measure = c.Measure
+		settings.Measure, settings.Reference = c.Measure, c.Reference
+		if c.Reference != "" {
+			o.ReferenceType, o.ReferenceValues = cacheTypes(c.Reference)
+		}
 		return c.divergence(e, m, questions, methods, o, settings)
 	}
 	return c.evaluate(e, m, questions, methods, o, settings)

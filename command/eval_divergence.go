@@ -4,12 +4,10 @@ import (
 	"fmt"
 
 	"github.com/lukv/lukv/eval"
+	"github.com/lukv/lukv/eval/runs"
 	"github.com/lukv/lukv/internal/report"
 	"github.com/lukv/lukv/model"
 )
-
-// divergenceFormat is the format identifier that eval --measure kl --json prints.
-const divergenceFormat = "lukv eval divergence 1"
 
 // divergenceResult is printed by eval --measure kl --json.
 type divergenceResult struct {
@@ -22,7 +20,7 @@ type divergenceResult struct {
 
 // divergence measures how far the methods move the full cache's own answers.
 func (c *evalCmd) divergence(e *env, m *model.Model, questions evalQuestions, methods []eval.Method, o eval.Options, settings evalSettings) error {
-	result := divergenceResult{Format: divergenceFormat, Settings: settings, Version: readVersion(), Items: []eval.Divergence{}}
+	result := divergenceResult{Format: runs.DivergenceFormat, Settings: settings, Version: readVersion(), Items: []eval.Divergence{}}
 	line := e.progress()
 	defer line.clear()
 	o.Progress = func(done, total int) {

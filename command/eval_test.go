@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/eval"
+	"github.com/lukv/lukv/eval/runs"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model/builtin"
 )
@@ -140,11 +141,33 @@ func TestEvalPolicies(t *testing.T) {
 	assert.Equal(t, 2, r.Notes[0].Answers)
 }
 
+// With a reference of another type, the full cache is measured like other methods: it moves
+// answers a little, and not at all where the types are the same.
+func TestEvalDivergenceOfCacheTypes(t *testing.T) {
+	dir, data := t.TempDir(), shortData(t)
+	measure := func(cache string) (*divergenceResult, string) {
+		text := ok(t, "eval", "builtin", "--data", data, "--limit", "1", "--measure", "kl", "--metric", "key_distance", "--ratio", "0.5", "--cache-type", cache, "--reference-cache", "bf16", "--json")
+		path := filepath.Join(dir, cache)
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		r := decode[divergenceResult](t, text)
+		require.Equal(t, "full", r.Rows[0].Method)
+		require.Equal(t, "bf16", r.Settings.Reference)
+		return &r, path
+	}
+	same, a := measure("bf16")
+	assert.Zero(t, same.Rows[0].KL)
+	other, b := measure("int4")
+	assert.Positive(t, other.Rows[0].KL)
+	assert.Less(t, other.Rows[0].KL, 0.05)
+	assert.Greater(t, other.Rows[3].KL, other.Rows[0].KL)
+	assert.Contains(t, ok(t, "analyze", "frontier", a, b, "-o", filepath.Join(dir, "frontier.json")), "`int4, full`")
+}
+
 func TestEvalDivergence(t *testing.T) {
 	args := []string{"eval", "builtin", "--data", shortData(t), "--limit", "1", "--measure", "kl", "--metric", "key_distance,learned",
 		"--allocator", "lukv", "--profile", "builtin:output-error", "--ratio", "0.5,0.9"}
 	text := ok(t, append(args, "--json")...)
-	plainJSON(t, divergenceFormat, text)
+	plainJSON(t, runs.DivergenceFormat, text)
 	r := decode[divergenceResult](t, text)
 	assert.Equal(t, "kl", r.Settings.Measure)
 	require.Len(t, r.Rows, 4*3, "two tasks and their average")

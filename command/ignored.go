@@ -206,7 +206,7 @@ func (c *chatCmd) unused(g given) error {
 
 func (c *profileCmd) unused(g given) error {
 	if c.FromNPY != "" {
-		if err := g.unused("limit texts text questions data template include-question temperature top-p seed cache-type max-context max-cache", "--from-npy measures nothing"); err != nil {
+		if err := g.unused("limit texts text questions data template include-question temperature top-p seed cache-type max-context max-cache loss-map", "--from-npy measures nothing"); err != nil {
 			return err
 		}
 	}
@@ -229,6 +229,11 @@ func (c *profileCmd) unused(g given) error {
 }
 
 func (c *evalCmd) unused(g given) error {
+	if c.Measure != "kl" {
+		if err := g.unused("reference-cache", "only --measure kl has a reference"); err != nil {
+			return err
+		}
+	}
 	if c.Measure == "kl" {
 		if err := g.unused("items out", "a measurement of divergences is not kept in files of answers; --json prints every item"); err != nil {
 			return err

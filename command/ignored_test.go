@@ -123,7 +123,7 @@ func TestNoFlagIsIgnored(t *testing.T) {
 	refuse("profile", "builtin", "-o", dir+"/p", "--seed=5")
 	refuse("profile", "builtin", "-o", dir+"/p", "--weights=span")
 	for _, flag := range []string{
-		"--limit=1", "--texts=1", "--text=x", "--questions=x", "--data=x", "--template", "--cache-type=f32", "--max-context=9", "--max-cache=9",
+		"--limit=1", "--texts=1", "--text=x", "--questions=x", "--data=x", "--template", "--cache-type=f32", "--max-context=9", "--max-cache=9", "--loss-map",
 	} {
 		refuse("profile", "builtin", "-o", dir+"/p", "--from-npy", npy, flag)
 	}
@@ -132,6 +132,7 @@ func TestNoFlagIsIgnored(t *testing.T) {
 	refuse("eval", "builtin", "--seed=3")
 	refuse("eval", "builtin", "--profile=x")
 	refuse("eval", "builtin", "--memory=1GiB")
+	refuse("eval", "builtin", "--reference-cache=bf16")
 	for _, flag := range []string{"--items=x", "--out=x", "--match=all", "--ruler-clean=none", "--code-sim=indel", "--no-full", "--parallel=2", "--memory=1GiB"} {
 		refuse("eval", "builtin", "--measure=kl", flag)
 	}

@@ -35,7 +35,7 @@ var inputCommands = []string{
 	"analyze losses % -o OUT", "analyze losses builtin --data % -o OUT", "analyze losses builtin --profile % -o OUT",
 	"analyze needle % -o OUT", "analyze needle builtin --allocator lukv --profile % -o OUT", "analyze cost % -o OUT", "analyze cost builtin --allocator lukv --profile % -o OUT",
 	"analyze continuation % -o OUT", "analyze continuation builtin --text % -o OUT", "analyze continuation builtin --allocator lukv --profile % -o OUT",
-	"analyze profiles % TEXT -o OUT", "analyze scores % -o OUT", "plot % --html OUT",
+	"analyze profiles % TEXT -o OUT", "analyze scores % -o OUT", "analyze frontier % -o OUT", "plot % --html OUT",
 	"inspect %", "bench % --tg 1", "bench builtin --ratio 0.5 --allocator lukv --profile % --tg 1", "bench builtin --tg 1 --resume %", "bench --compare % TEXT", "bench --compare TEXT %",
 	"convert % OUT", "quantize % OUT", "gen ruler % -o OUT", "gen ruler builtin -o OUT --essays %", "gen ruler builtin -o OUT --essays ESSAYS", "gen ruler builtin -o OUT --noise %",
 	"gen ruler builtin -o OUT --words %", "gen ruler builtin -o OUT --words WORDS", "gen ruler builtin -o OUT --more-words %", "gen ruler builtin -o OUT --squad %",
@@ -47,7 +47,7 @@ var inputCommands = []string{
 
 // noInputs lists the arguments and flags that look like input files but are not.
 var noInputs = strings.Fields(`run:--save run:--trace run:prompt chat:--save profile:--output profile:--npy probe:--output eval:--out inspect:--svg
-	analyze-losses:--out analyze-cost:--out analyze-needle:--out analyze-continuation:--out analyze-profiles:--out analyze-scores:--out plot:--html plot:--svg plot:--csv
+	analyze-losses:--out analyze-cost:--out analyze-needle:--out analyze-continuation:--out analyze-profiles:--out analyze-scores:--out analyze-frontier:--out plot:--html plot:--svg plot:--csv
 	gen-ruler:--out convert:out quantize:out serve:--store embed:text tokenize:text pull:name rm:name completion:shell`)
 
 // TestInputCommandsAreAll: no argument or flag that takes a file is missing above.

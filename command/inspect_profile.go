@@ -31,6 +31,7 @@ type profileInfo struct {
 
 	lukv.CalibrationData
 	OutputErrors *lukv.OutputErrors `json:"output_errors,omitempty"`
+	LossMap      *lukv.LossMap      `json:"loss_map,omitempty"`
 }
 
 type levelInfo struct {
@@ -96,7 +97,7 @@ func (c *inspectCmd) showProfile(e *env, p *lukv.Profile, id *lukv.ProfileIdenti
 	info := profileInfo{
 		Format: inspectFormat, Kind: "profile", Path: c.Path, Digest: digest, Identity: id, Layers: p.Layers(), KVHeads: p.KVHeads(),
 		Excluded: p.Excluded, Pairs: p.Pairs, MinContext: p.MinContext, MaxContext: p.MaxContext,
-		HeatMap: p.HeatMap(c.Ratio, c.Nearest), CalibrationData: p.CalibrationData, OutputErrors: p.OutputErrors,
+		HeatMap: p.HeatMap(c.Ratio, c.Nearest), CalibrationData: p.CalibrationData, OutputErrors: p.OutputErrors, LossMap: p.LossMap,
 	}
 	for i := range solve.Levels {
 		ratio := float64(i+1) / 100
@@ -115,6 +116,9 @@ func (c *inspectCmd) showProfile(e *env, p *lukv.Profile, id *lukv.ProfileIdenti
 	}
 	if info.Pairs > 0 {
 		t.line("measured on", "%s about contexts of %d to %d tokens", report.Count(info.Pairs, "question"), info.MinContext, info.MaxContext)
+	}
+	if info.LossMap != nil {
+		writeLossMap(t, info.LossMap)
 	}
 	if c := info.QueryCenters; c != nil {
 		t.line("query centres", "%d layers of %d query heads; the mean query is %.0f %% as long as queries are on average", len(c), len(c[0]), 100*lukv.Concentration(c))

@@ -43,6 +43,11 @@ func TestMaxLoss(t *testing.T) {
 
 	o := command(t, "run", "builtin", "-c", context, "--ratio", "0.95", "--metric", "knorm", "--measure-loss", "--max-tokens", "2", "x")
 	assert.Contains(t, o.err, "warning: ", "nearly everything is lost")
+	o = command(t, "run", "builtin", "-c", context, "--ratio", "0.8", "--metric", "snapkv", "--allocator", "adakv", "--stats", "--max-tokens", "1", "x")
+	assert.Contains(t, o.err, "evidence  snapkv with adakv budgets lost 0.230 nats a token at 80 % removed, on SmolLM2 135M")
+	assert.Contains(t, given.Evidence, "key_distance with uniform budgets lost ")
+	o = command(t, "run", "builtin", "-c", context, "--stats", "--max-tokens", "1", "x")
+	assert.NotContains(t, o.err, "evidence")
 	o = command(t, "run", "builtin", "-c", context, "--max-loss", "1", "--stats", "--max-tokens", "2", "x")
 	assert.NotContains(t, o.err, "warning", "a bound was given")
 	assert.Contains(t, o.err, "loss      ")

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/lukv/lukv/dialog"
 	"github.com/lukv/lukv/internal/embedded"
@@ -47,6 +48,8 @@ type profileCmd struct {
 	TopP            float64 `group:"sampling" placeholder:"P" help:"Nucleus sampling: keep the smallest set of tokens with probability P; with --temperature."`
 	Seed            uint64  `group:"sampling" placeholder:"N" help:"Set the random seed (default 0); with --temperature."`
 
+	LossMap bool `help:"Also measure how many answers are lost where a share of facts is lost, so that --measure-loss and --max-loss can report both: by 14 cuts of each text, on questions that name their answers."`
+
 	NPY     string `name:"npy" placeholder:"FILE" help:"Also write the ratios as .npy, float64 [99, layers, KV heads]; - is standard output."`
 	FromNPY string `name:"from-npy" placeholder:"FILE" help:"Measure nothing; convert the .npy file, assumed to belong to this model and metric."`
 	JSON    bool   `help:"Print the summary as one JSON object."`
@@ -68,6 +71,8 @@ Examples:
   lukv profile DIR --metric triattention -o dir-triattention.profile
 
   lukv profile DIR --metric learned --objective output-error
+
+  lukv profile DIR --metric key_distance --loss-map
 
   lukv profile builtin --metric keydiff --objective output-error --weights cut -o builtin-keydiff.profile`
 }
@@ -98,6 +103,8 @@ type profileSummary struct {
 	Proven    int   `json:"proven"`       // of these, proven optimal
 
 	Levels []levelSummary `json:"levels"`
+
+	LossMap *lukv.LossMap `json:"loss_map,omitempty"`
 
 	// Notes are warnings about the calibration texts, and about
 	// budgets that the profile gives to contexts like those it was measured on.
@@ -330,10 +337,28 @@ func (k *maker) measure(metric lukv.MetricConfig) (*lukv.Profile, error) {
 	if errors.Is(err, lukv.ErrProfileMismatch) {
 		return nil, fmt.Errorf("%w (remove %s to begin anew)", err, o.State)
 	}
+	if err == nil && k.LossMap {
+		err = k.mapLoss(p, texts, o.Options, line)
+	}
 	if err != nil && k.e.ctx.Err() != nil && exists(o.State) {
 		k.e.note("unfinished work is in %s; the same command continues from it", o.State)
 	}
 	return p, err
+}
+
+// mapLoss measures the profile's loss map. Without enough facts or answers there is none.
+func (k *maker) mapLoss(p *lukv.Profile, texts []calibration.Text, o calibration.Options, line *progress) error {
+	m, err := calibration.LossMap(k.e.ctx, k.m, texts, p, o, func(done, total int) {
+		k.e.log.Info("cut measured", "done", done, "of", total)
+		line.show("measuring answers lost: cut %d of %d%s", done, total, line.left(0, done, total))
+	})
+	line.clear()
+	if errors.Is(err, calibration.ErrNoLossMap) {
+		k.summary.Notes = append(k.summary.Notes, err.Error())
+		return nil
+	}
+	p.LossMap, k.summary.LossMap = m, m
+	return err
 }
 
 func exists(path string) bool {
@@ -519,10 +544,24 @@ func (k *maker) print(p *lukv.Profile) error {
 			t.line("", "%s ended at once: measured on the question's last token instead", report.Count(n, "answer"))
 		}
 	}
+	if s.LossMap != nil {
+		writeLossMap(t, s.LossMap)
+	}
 	if err := t.w.Flush(); err != nil {
 		return err
 	}
 	return writeLevels(out, s)
+}
+
+// writeLossMap prints what shares of facts lost mean for answers.
+func writeLossMap(t table, m *lukv.LossMap) {
+	n := 0
+	var points []string
+	for i := range m.Facts {
+		n += m.N[i]
+		points = append(points, fmt.Sprintf("%.0f → %.0f", 100*m.Facts[i], 100*m.Answers[i]))
+	}
+	t.line("facts lost", "to answers lost, in percent: %s (%s)", strings.Join(points, ", "), report.Count(n, "answer"))
 }
 
 // writeLevels prints some levels: the fractions removed, the losses, and how far

@@ -160,6 +160,41 @@ func TestProfileOfOutputErrors(t *testing.T) {
 	fails(t, exitRefused, "none of builtin:output-error was made", run(`{"name":"cake","window":16}`, "builtin:output-error")...)
 }
 
+// A profile with a loss map says what a loss of facts means for answers, wherever it is
+// used; one without says nothing.
+func TestProfileWithLossMap(t *testing.T) {
+	dir := t.TempDir()
+	with, without := filepath.Join(dir, "with"), filepath.Join(dir, "without")
+	args := []string{"profile", "builtin", "--metric", "key_distance", "--texts", "1", "--json"}
+	s := decode[profileSummary](t, ok(t, append(args, "--loss-map", "-o", with)...))
+	require.NotNil(t, s.LossMap)
+	assert.Nil(t, decode[profileSummary](t, ok(t, append(args, "-o", without)...)).LossMap)
+	assert.Contains(t, ok(t, "inspect", with), "to answers lost, in percent: ")
+	assert.Equal(t, s.LossMap, decode[profileInfo](t, ok(t, "inspect", with, "--json")).LossMap)
+
+	_, context := sample(t, "niah_multikey_3", 512)
+	run := func(more ...string) runResult {
+		return decode[runResult](t, ok(t, append([]string{"run", "builtin", "-c", context, "--json", "--max-tokens", "1", "--metric", "key_distance", "--allocator", "lukv"}, append(more, "x")...)...))
+	}
+	for _, how := range [][]string{{"--ratio", "0.95", "--measure-loss"}, {"--max-loss", "1"}} {
+		l := run(append(how, "--profile", with)...).Loss
+		require.True(t, l.Measured())
+		require.NotNil(t, l.Answers)
+		assert.Equal(t, s.LossMap.At(l.Share()), *l.Answers)
+		assert.Nil(t, run(append(how, "--profile", without)...).Loss.Answers)
+	}
+	o := command(t, "run", "builtin", "-c", context, "--max-tokens", "1", "--metric", "knorm", "--ratio", "0.9", "--measure-loss", "--stats", "x")
+	assert.Contains(t, o.err, "answers   not measured for this model and policy")
+	o = command(t, "run", "builtin", "-c", context, "--max-tokens", "1", "--metric", "key_distance", "--allocator", "lukv", "--profile", with, "--ratio", "0.95", "--measure-loss", "--stats", "x")
+	assert.Regexp(t, `loss      .*; when the profile was made, that meant [0-9]+ % of answers lost`, o.err)
+
+	bare := filepath.Join(dir, "texts.jsonl")
+	require.NoError(t, os.WriteFile(bare, []byte(`{"context":"Rupert works in a mill.","questions":["Where?"]}`), 0o600))
+	none := command(t, "profile", "builtin", "--metric", "key_distance", "--data", bare, "--loss-map", "-o", filepath.Join(dir, "bare"))
+	assert.Equal(t, exitOK, none.code, none.err)
+	assert.Contains(t, none.err, "note: loss map not measured: ")
+}
+
 func TestProfileRefusesWhatItWouldIgnore(t *testing.T) {
 	dir := t.TempDir()
 	for want, args := range map[string][]string{

@@ -14,6 +14,7 @@ import (
 
 	"github.com/lukv/lukv/dialog"
 	"github.com/lukv/lukv/internal/embedded"
+	"github.com/lukv/lukv/internal/evidence"
 	"github.com/lukv/lukv/internal/report"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
@@ -82,7 +83,11 @@ type runResult struct {
 	Stats  runStats           `json:"stats"`
 	Loss   *model.Loss        `json:"loss,omitempty"` // of the context's facts
 	Policy *lukv.Policy       `json:"policy,omitempty"`
-	Sample *samplingInfo      `json:"sampling,omitempty"`
+
+	// Evidence is what the policy lost where it was measured, or that it was not.
+	Evidence string `json:"evidence,omitempty"`
+
+	Sample *samplingInfo `json:"sampling,omitempty"`
 }
 
 // samplingInfo is how tokens were drawn, with every parameter.
@@ -262,6 +267,7 @@ func (r *runner) run() error {
 		return err
 	}
 	r.result.Model = r.m.ID()
+	r.result.Evidence = evidence.Of(r.result.Policy, r.result.Stats.Ratio)
 	if r.JSON {
 		if err := r.e.writeJSON("lukv run 1", r.result); err != nil {
 			return err
@@ -271,6 +277,9 @@ func (r *runner) run() error {
 		r.result.Stats.write(r.e.err, r.result.Policy)
 		if l := r.result.Loss; l != nil {
 			fmt.Fprintf(r.e.err, "%-9s %v\n", "loss", l)
+			if l.Measured() && l.Lost > 0 && l.Answers == nil {
+				fmt.Fprintf(r.e.err, "%-9s not measured for this model and policy: lukv profile --loss-map\n", "answers")
+			}
 		}
 	}
 	return nil
@@ -690,6 +699,9 @@ func (x *runStats) write(w io.Writer, policy *lukv.Policy) {
 	}
 	if policy != nil {
 		line("policy", "%s", policy)
+	}
+	if text := evidence.Of(policy, x.Ratio); text != "" {
+		line("evidence", "%s", text)
 	}
 	line("machine", "%s, %s, %s", report.Count(x.Threads, "thread"), x.CPU, x.Precision)
 	if x.Device != "" {

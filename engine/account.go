@@ -83,9 +83,9 @@ const (
 func (j *job) memory() int64 {
 	r, vocab := &j.req, int64(j.e.m.Config().Vocab)
 	event := eventBytes + probBytes*int64(r.Sampling.TopLogProbs) + textBytes
-	rows := int64(1)
-	if j.e.o.Lookup {
-		rows += model.MaxDrafts
+	rows := int64(1 + j.mostDrafts())
+	if j.req.Draft != nil { // the copy's own, and after the draft that it has not taken
+		rows += 2
 	}
 	choice := int64(j.answerTokens)*(tokenBytes+textBytes) + vocab*(samplerBytes+rows*logitBytes)
 	// The session has the tokens of the prompt, too.
@@ -93,4 +93,6 @@ func (j *job) memory() int64 {
 }
 
 // events returns the most events of the request that may be unread.
-func (j *job) events() int { return streamRoom + echoRows + 2 + (1+model.MaxDrafts)*j.req.Choices }
+func (j *job) events() int {
+	return streamRoom + echoRows + 2 + (1+max(model.MaxDrafts, j.mostDrafts()))*j.req.Choices
+}

@@ -555,7 +555,7 @@ func (e *Engine) finish(j *job, err error) {
 		if !j.isRead.IsZero() {
 			u.Prefill, u.Decoding = j.isRead.Sub(j.began), now.Sub(j.isRead)
 		}
-		u.Generated, u.Reasoning = j.drawn(), j.reasoned()
+		u.Generated, u.Reasoning, u.Drafted, u.Accepted = j.drawn(), j.reasoned(), j.drafted, j.accepted
 	}
 	e.stats.ended(j, err)
 	e.account.Give(j.held)
@@ -672,7 +672,7 @@ type Stats struct {
 	ReachedLength                               int64 // completed requests with an answer that ended with [model.FinishLength], or of length 0
 	Steps                                       int64
 	EvictedEntries                              int64 // of prompts that were compressed
-	Drafted, Accepted                           int64 // tokens that were looked up, and how many of these were right
+	Drafted, Accepted                           int64 // tokens that were computed ahead, and how many of these were right
 }
 
 // Stats returns the current figures without waiting for a step.

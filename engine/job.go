@@ -30,6 +30,8 @@ type job struct {
 
 	preempted bool // it lost its cache
 
+	drafted, accepted int // tokens computed ahead, and those of them that were right
+
 	arrived time.Time
 	began   time.Time // when it was first admitted
 	isRead  time.Time // when its prompt was first read
@@ -159,21 +161,18 @@ func (j *job) bytes(answer int) (int64, error) {
 	if r.ProbeLoss { // and a copy, whose survivors have pages of their own
 		one.Peak *= 2
 	}
+	if err != nil {
+		return 0, err
+	}
+	copies, err := j.draftBytes(answer)
 	if err != nil || r.Choices == 1 {
-		return one.Peak, err
+		return one.Peak + copies, err
 	}
 	if j.countsPasses() { // each cuts the prompt separately, and the survivors move to pages of its own
 		return max(one.Peak, int64(r.Choices)*one.Held), nil
 	}
-	// Every further choice shares the pages of the prompt, except for the last page of
-	// every head, and has its own answer.
-	o = o.WithoutCompression()
-	tail, err := j.e.m.CacheEstimate(o, model.Lengths{Rest: answer})
-	if err != nil {
-		return 0, err
-	}
-	page, err := j.e.m.CacheEstimate(o, model.Lengths{Rest: 1})
-	return max(one.Peak, one.Held+int64(r.Choices-1)*(tail.Held+page.Held)), err
+	more, err := j.furtherChoice(answer)
+	return copies + max(one.Peak, one.Held+int64(r.Choices-1)*more), err
 }
 
 // fittingRatio finds the smallest ratio, in hundredths, at which the request fits.
@@ -350,6 +349,7 @@ func (j *job) room() int { return streamRoom - len(j.stream.events) }
 
 // fork gives every choice that is not done its own session.
 func (j *job) fork() error {
+	j.draft()
 	left := 0
 	for _, c := range j.choices {
 		if !c.done {
@@ -404,11 +404,7 @@ func (c *choice) free() {
 		c.fill = nil
 	}
 	if c.session != nil {
-		if e := c.j.e; e.o.Lookup {
-			st := c.session.Stats()
-			e.stats.drafted.Add(int64(st.Drafted))
-			e.stats.accepted.Add(int64(st.Accepted))
-		}
+		c.countDrafts()
 		c.session.Close()
 		c.session = nil
 	}

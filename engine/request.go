@@ -32,6 +32,11 @@ type Request struct {
 	Context   int
 	Protected int
 
+	// Draft, if not nil, lets a compressed copy of the cache draft the answers, which do not
+	// change by a bit: see model.Session.DraftCompressed. The cache itself stays whole, so
+	// Policy is nil or one that compresses nothing.
+	Draft *Draft
+
 	// Sampling says how tokens are drawn. MaxTokens 0 means
 	// Options.DefaultAnswer; Options.MaxAnswer bounds it. YieldEnd includes the token that ends the answer in the
 	// events.
@@ -168,7 +173,10 @@ func (e *Engine) check(r *Request) error {
 	if e.tok == nil && len(r.Stop) > 0 {
 		return errors.New("stop texts, but the model has no tokenizer")
 	}
-	return r.Sampling.Validate()
+	if err := r.Sampling.Validate(); err != nil {
+		return err
+	}
+	return e.checkDraft(r)
 }
 
 // answerTokens returns the most tokens that an answer may have.

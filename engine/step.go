@@ -69,7 +69,11 @@ func (e *Engine) gatherJob(j *job) bool {
 		left := len(c.answer) - c.fed
 		switch {
 		case left == 1 && c.fill == nil:
-			e.add(j, model.Part{Session: c.session, Token: c.answer[c.fed], Drafts: e.drafts(c)})
+			p := model.Part{Session: c.session, Token: c.answer[c.fed], Drafts: e.drafts(c)}
+			if j.req.Draft != nil {
+				p.Sampler = c.sampler
+			}
+			e.add(j, p)
 		case left > 0 && c.fill == nil && j.countsPasses():
 			e.add(j, model.Part{Session: c.session, Token: c.answer[c.fed]})
 			e.replayed++
@@ -112,11 +116,12 @@ const draftRows = 16
 // drafts returns the number of tokens that may be computed ahead for an answer: within
 // what is reserved for it, and without its last token, which is never fed.
 func (e *Engine) drafts(c *choice) int {
-	if !e.o.Lookup {
+	most := c.j.mostDrafts()
+	if most == 0 {
 		return 0
 	}
 	width, answer := e.width(), len(c.answer)
-	return max(0, min(model.MaxDrafts, (draftRows-width)/width, c.j.covered-answer, c.j.answerTokens-answer-1))
+	return max(0, min(most, (draftRows-width)/width, c.j.covered-answer, c.j.answerTokens-answer-1))
 }
 
 // longest returns the length of the longest answer in progress.

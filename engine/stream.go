@@ -48,6 +48,8 @@ type Usage struct {
 	Evicted   int // entries that compression removed from the cache, in tokens of the prompt: the mean over heads
 	Generated int // over all choices, including those that ended answers
 	Reasoning int // of these, those of the reasoning with its marks
+	Drafted   int // tokens computed ahead, over all choices
+	Accepted  int // of these, those that were right
 
 	// How long the request waited, and how long its prefill and its decoding took.
 	Queued, Prefill, Decoding time.Duration

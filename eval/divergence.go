@@ -44,7 +44,8 @@ type Divergence struct {
 // of questions about one context.
 const maxReferenceBytes = 256 << 20
 
-// Divergences measures every item under every method that has a policy, and passes each
+// Divergences measures every item under every method that has a policy (with a reference of
+// another type, under every method), and passes each
 // measurement to emit, in order of contexts, then groups of questions, then methods. The
 // context is prefilled once with the full cache, which answers; then each method's cache
 // reads question and answer in one pass. Policies that compress while decoding are
@@ -54,13 +55,19 @@ func Divergences(ctx context.Context, m *model.Model, items []Item, methods []Me
 	if err != nil {
 		return err
 	}
-	r.methods = slices.DeleteFunc(slices.Clone(methods), func(m Method) bool { return m.Policy == nil })
+	answers := *r // the reference
+	answers.methods = nil
+	if apart := o.ReferenceType != 0; apart {
+		answers.o.Session.CacheType, answers.o.Session.CacheValues = o.ReferenceType, o.ReferenceValues
+	} else {
+		r.methods = slices.DeleteFunc(slices.Clone(methods), func(m Method) bool { return m.Policy == nil })
+	}
 	for _, method := range r.methods {
-		if method.Policy.Decode.Enabled() {
+		if method.Policy != nil && method.Policy.Decode.Enabled() {
 			return fmt.Errorf("evaluate: method %s: found compression while decoding, expected none: an answer is read in one pass", method.Name)
 		}
 	}
-	d := divergences{runner: r, emit: emit}
+	d := divergences{runner: r, answers: &answers, emit: emit}
 	r.progress(0)
 	for _, group := range r.groups() {
 		for _, c := range r.cut(group) {
@@ -74,7 +81,8 @@ func Divergences(ctx context.Context, m *model.Model, items []Item, methods []Me
 
 type divergences struct {
 	*runner
-	emit func(Divergence) error
+	answers *runner // with the cache type of the reference
+	emit    func(Divergence) error
 }
 
 // reference is the full cache's answer to an item.
@@ -88,16 +96,24 @@ type reference struct {
 
 // group measures the items whose contexts are cut alike.
 func (d *divergences) group(ctx context.Context, c cutGroup) error {
-	var shared sharedPrefill
+	var shared, apart sharedPrefill
 	defer shared.close()
+	defer apart.close()
 	if err := d.prefillOnce(ctx, &shared, c.head, len(c.items)); err != nil {
 		return err
+	}
+	full := &shared
+	if d.o.ReferenceType != 0 {
+		full = &apart
+		if err := d.answers.prefillOnce(ctx, full, c.head, len(c.items)); err != nil {
+			return err
+		}
 	}
 	each := maxReferenceBytes / (4 * d.m.Config().Vocab)
 	for items := c.items; len(items) > 0; {
 		var references []*reference
 		for rows := 0; len(items) > 0 && (rows == 0 || rows+d.answerTokens(items[0]) < each); items = items[1:] {
-			ref, err := d.answer(ctx, &shared, items[0])
+			ref, err := d.answer(ctx, full, items[0])
 			if err != nil {
 				return err
 			}
@@ -213,6 +229,9 @@ func read(ctx context.Context, s *model.Session, ref *reference) (float64, error
 // about is a measurement before it is made.
 func (d *divergences) about(method Method, i int) Divergence {
 	it, p := d.items[i], method.Policy
-	return Divergence{Item: i, Line: it.Line, Task: it.Task, Method: method.Name, Metric: p.Metric.Name, Allocator: p.Allocator.Name,
-		Ratio: p.Ratio, Tokens: p.BudgetTokens, Bytes: p.BudgetBytes}
+	out := Divergence{Item: i, Line: it.Line, Task: it.Task, Method: method.Name}
+	if p != nil {
+		out.Metric, out.Allocator, out.Ratio, out.Tokens, out.Bytes = p.Metric.Name, p.Allocator.Name, p.Ratio, p.BudgetTokens, p.BudgetBytes
+	}
+	return out
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/model/sampling"
+	"github.com/lukv/lukv/tensor"
 	"github.com/lukv/lukv/tokenizer"
 )
 
@@ -37,6 +38,11 @@ type Options struct {
 
 	// Session holds the options of all sessions; its Compression is replaced.
 	Session model.SessionOptions
+
+	// ReferenceType and ReferenceValues are those of the caches that answer in
+	// [Divergences], if they are not those of Session: the full cache of Session's type
+	// is then a method like others.
+	ReferenceType, ReferenceValues tensor.Type
 
 	// OwnPrefills gives every method a prefill of its own, so that peaks can be
 	// measured. Otherwise a context is prefilled once, with the full cache, and each

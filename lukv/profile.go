@@ -134,6 +134,10 @@ type Profile struct {
 	// other objectives or if not known. Do not modify.
 	OutputErrors *OutputErrors
 
+	// LossMap says what shares of facts lost mean for answers; nil if not measured.
+	// Do not modify.
+	LossMap *LossMap
+
 	layers, kvHeads int
 	ratios          []float64 // [99][L][K]
 }

@@ -60,6 +60,8 @@ type profileFile struct {
 
 	*OutputErrors
 
+	LossMap *LossMap `json:"loss_map,omitempty"`
+
 	// Values holds ratios (profile) or sums of ratios over pairs (state), one
 	// row of L·K numbers per level, layer-major.
 	Values [][]float64 `json:"values"`
@@ -265,6 +267,7 @@ func (p *Profile) file() *profileFile {
 			Layers: p.layers, KVHeads: p.kvHeads, Excluded: p.Excluded, Pairs: p.Pairs,
 		},
 		MinContext: p.MinContext, MaxContext: p.MaxContext, CalibrationData: p.CalibrationData, OutputErrors: p.OutputErrors,
+		LossMap: p.LossMap,
 	}
 	f.split(p.ratios)
 	return f
@@ -291,6 +294,10 @@ func ReadProfile(r io.Reader) (*Profile, error) {
 		if err = p.CalibrationData.check(p.layers, p.kvHeads); err != nil {
 			err = fmt.Errorf("profile: %w", err)
 		}
+	}
+	if err == nil && f.LossMap != nil {
+		p.LossMap = f.LossMap
+		err = p.LossMap.check()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read profile: %w", err)

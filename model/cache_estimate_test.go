@@ -11,8 +11,8 @@ import (
 	"github.com/lukv/lukv/lukv"
 )
 
-// TestCacheNeed compares what CacheEstimate predicts with what sessions take.
-func TestCacheNeed(t *testing.T) {
+// TestCacheEstimate compares what CacheEstimate predicts with what sessions take.
+func TestCacheEstimate(t *testing.T) {
 	ctx := context.Background()
 	for _, shape := range testShapes {
 		m := shape.open(t, WithThreads(2))

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math"
 	"slices"
+
+	"github.com/lukv/lukv/lukv"
 )
 
 // LossOptions say how the loss of a compressed cache is measured. The zero value has the
@@ -101,7 +103,12 @@ type Loss struct {
 	Nats        float64     // mean of ln p under the full cache minus that under this one, over the tokens of facts
 	Ranges      []LostRange // the facts, ascending
 	Rows        int         // tokens that were fed to this cache
-	Tried       []LossTried // by CompressWithin, in its order
+
+	// Answers is the share of answers that such a loss meant when the policy's profile
+	// was calibrated, nil if that was not measured (lukv.LossMap).
+	Answers *float64
+
+	Tried []LossTried // by CompressWithin, in its order
 }
 
 // LostRange is a fact: the tokens at positions From to To-1.
@@ -135,7 +142,19 @@ func (l Loss) String() string {
 		return fmt.Sprintf("not measured: %d facts found, at least %d are needed", l.Facts, lossFewest)
 	}
 	kept := l.Facts - l.Lost
-	return fmt.Sprintf("%d of %d facts repeated (%.0f %%; loss at most %.0f %% at 95 %%)", kept, l.Facts, 100*float64(kept)/float64(l.Facts), 100*l.Upper)
+	text := fmt.Sprintf("%d of %d facts repeated (%.0f %%; loss at most %.0f %% at 95 %%)", kept, l.Facts, 100*float64(kept)/float64(l.Facts), 100*l.Upper)
+	if l.Answers != nil {
+		text += fmt.Sprintf("; when the profile was made, that meant %.0f %% of answers lost", 100**l.Answers)
+	}
+	return text
+}
+
+// expect fills in Answers by the profile of the policy that made the cache.
+func (l *Loss) expect(p *lukv.Policy) {
+	if p != nil && p.Profile != nil && p.Profile.LossMap != nil && l.Measured() {
+		share := p.Profile.LossMap.At(l.Share())
+		l.Answers = &share
+	}
 }
 
 // lossJSON is a Loss in JSON.
@@ -146,18 +165,19 @@ type lossJSON struct {
 	Share    *float64    `json:"facts_lost,omitempty"`
 	Upper    *float64    `json:"upper,omitempty"`
 	Nats     *float64    `json:"nats,omitempty"`
+	Answers  *float64    `json:"answers_lost,omitempty"`
 	Tried    []LossTried `json:"tried,omitempty"`
 	Rows     int         `json:"probe_rows"`
 	Map      []LostRange `json:"map,omitempty"`
 }
 
-// MarshalJSON writes measured, facts, lost, facts_lost, upper, nats, tried, probe_rows and
-// map. Without a measurement there are only measured, facts and probe_rows.
+// MarshalJSON writes measured, facts, lost, facts_lost, upper, nats, tried, probe_rows
+// and map, and answers_lost if it is known. Without a measurement there are only measured, facts and probe_rows.
 func (l Loss) MarshalJSON() ([]byte, error) {
 	j := lossJSON{Measured: l.Measured(), Facts: l.Facts, Rows: l.Rows}
 	if j.Measured {
 		share := l.Share()
-		j.Lost, j.Share, j.Upper, j.Nats, j.Tried, j.Map = &l.Lost, &share, &l.Upper, &l.Nats, l.Tried, l.Ranges
+		j.Lost, j.Share, j.Upper, j.Nats, j.Answers, j.Tried, j.Map = &l.Lost, &share, &l.Upper, &l.Nats, l.Answers, l.Tried, l.Ranges
 	}
 	return json.Marshal(j)
 }
@@ -169,11 +189,12 @@ func (l *Loss) UnmarshalJSON(data []byte) error {
 		return err
 	}
 	*l = Loss{Facts: j.Facts, Rows: j.Rows, Ranges: j.Map, Tried: j.Tried}
-	if j.Measured != l.Measured() || j.Measured && (j.Lost == nil || j.Upper == nil || j.Nats == nil || *j.Lost < 0 || *j.Lost > j.Facts) {
+	if j.Answers != nil && !(*j.Answers >= 0 && *j.Answers <= 1) || j.Measured != l.Measured() ||
+		j.Measured && (j.Lost == nil || j.Upper == nil || j.Nats == nil || *j.Lost < 0 || *j.Lost > j.Facts) {
 		return errors.New("loss: the numbers contradict each other")
 	}
 	if j.Measured {
-		l.Lost, l.Upper, l.Nats = *j.Lost, *j.Upper, *j.Nats
+		l.Lost, l.Upper, l.Nats, l.Answers = *j.Lost, *j.Upper, *j.Nats, j.Answers
 	}
 	return nil
 }

@@ -121,6 +121,7 @@ func (s *Session) tryRatio(ctx context.Context, span Span, policy *lukv.Policy, 
 	}
 	if err == nil {
 		c.loss, err = p.measure(ctx, f)
+		c.loss.expect(policy)
 	}
 	if err != nil {
 		c.release()

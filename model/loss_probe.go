@@ -324,7 +324,9 @@ func (p *LossProbe) measure(ctx context.Context, c *Session) (Loss, error) {
 	if err := p.feed(ctx, c, answers.row); err != nil {
 		return Loss{}, err
 	}
-	return p.loss(answers), nil
+	l := p.loss(answers)
+	l.expect(c.Policy())
+	return l, nil
 }
 
 // loss counts the facts that a cache with these answers lost.

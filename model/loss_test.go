@@ -3,12 +3,14 @@ package model
 import (
 	"encoding/json"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/kvcache"
 	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model/arch"
 )
 
 func TestWilson(t *testing.T) {
@@ -216,4 +218,37 @@ func TestProbeWithoutMemory(t *testing.T) {
 	require.NoError(t, other.Close())
 	_, err = other.ProbeLoss(t.Context(), Span{0, 200}, o)
 	require.ErrorIs(t, err, ErrClosed)
+}
+
+// TestReportKeepsThePeak: a report inside the prefill adds at most two percent to the peak of
+// the cache from 4,096 tokens on, and from 2,048 where at most 80 % is removed, in all shapes
+// of models without sliding windows.
+func TestReportKeepsThePeak(t *testing.T) {
+	for _, name := range arch.Shapes() {
+		cfg, err := arch.ShapeConfig(name)
+		require.NoError(t, err)
+		if len(cfg.Windows) > 0 && slices.Max(cfg.Windows) > 0 {
+			continue
+		}
+		m := &Model{cfg: cfg, precision: PrecisionBF16}
+		for _, T := range []int{1024, 2048, 4096, 32768} {
+			if T > cfg.MaxPositions {
+				continue
+			}
+			for _, ratio := range []float64{0.5, 0.8, 0.9} {
+				o := SessionOptions{Compression: &lukv.Policy{Metric: lukv.MetricConfig{Name: "keydiff"}, Ratio: ratio}}
+				plain, err := m.CacheEstimate(o, Lengths{Context: T})
+				require.NoError(t, err)
+				o.ProbeLoss = &LossOptions{Frame: []int32{1}}
+				with, err := m.CacheEstimate(o, Lengths{Context: T})
+				require.NoError(t, err)
+				more := float64(with.Peak)/float64(plain.Peak) - 1
+				require.Positive(t, more)
+				t.Logf("%s, %d tokens, %g removed: %.2f %%", name, T, ratio, 100*more)
+				if T >= 4096 || T >= 2048 && ratio <= 0.8 {
+					require.LessOrEqual(t, more, 0.02, "%s, %d tokens, %g removed", name, T, ratio)
+				}
+			}
+		}
+	}
 }

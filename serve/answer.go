@@ -69,6 +69,9 @@ type answering struct {
 // answer submits a request to its engine and writes the answer.
 func (s *Server) answer(w http.ResponseWriter, r *http.Request, a *answering, format answerFormat) error {
 	started := time.Now()
+	if err := s.settleLoss(r, a); err != nil {
+		return err
+	}
 	streams, timers := make([]*engine.Stream, len(a.queries)), make([]*timing, len(a.queries))
 	for k, q := range a.queries {
 		var err error
@@ -167,15 +170,17 @@ func (o *outcome) add(stream *engine.Stream, q *engine.Request, document string,
 	o.tokens.Evicted += u.Evicted
 	o.tokens.Generated += u.Generated
 	o.tokens.Reasoning += u.Reasoning
+	o.tokens.Drafted += u.Drafted
+	o.tokens.Accepted += u.Accepted
 	o.tokens.Queued += u.Queued
 	o.tokens.Prefill += u.Prefill
 	o.tokens.Decoding += u.Decoding
 	o.usage.add(u)
-	if q.Policy == nil {
+	if q.Policy == nil && q.Draft == nil {
 		return
 	}
 	if o.cache == nil {
 		o.cache = &cacheUse{Document: document, Loss: loss}
 	}
-	o.cache.add(stream.Cache())
+	o.cache.add(stream.Cache(), q.Policy)
 }

@@ -182,7 +182,7 @@ func (c *chatRequest) checkCompression() error {
 	switch {
 	case c.keepTurns > 0 && (given || c.continues):
 		return invalid("kv_compression.keep_turns", "kv_compression.keep_turns: cannot be combined with a context, a document or continue_final_message")
-	case c.policy != nil && !given && c.keepTurns == 0:
+	case c.compressed() && !given && c.keepTurns == 0:
 		return invalid("kv_compression", "kv_compression: nothing to compress, expected a context, a document or keep_turns")
 	case c.continues && given:
 		return invalid("continue_final_message", "continue_final_message: cannot be combined with a context or document")
@@ -245,8 +245,8 @@ func (c *chatRequest) tokens(r *http.Request, in chat.Input, limit int) error {
 		}
 		c.q.Prompt, front, n, err = format.SplitTokens(r.Context(), in, c.context, limit)
 	}
-	if err == nil && n > 0 && c.policy != nil {
-		c.q.Policy, c.q.Context, c.q.Protected = c.policy, n, dialog.Protected(c.v.m, c.policy, front, c.q.Prompt[:n])
+	if err == nil && n > 0 {
+		c.compress(&c.q, front, n)
 	}
 	return err
 }

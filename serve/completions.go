@@ -132,7 +132,7 @@ func (s *Server) textRequest(r *http.Request, f *fields) (*textRequest, error) {
 		return nil, err
 	case doc != nil && doc.System != "":
 		return nil, invalid("document", "document: it has a system message, and a text completion has none; ask about it in a chat")
-	case c.policy != nil && c.context == "":
+	case c.compressed() && c.context == "":
 		return nil, invalid("kv_compression", "kv_compression: nothing to compress, expected a context or a document")
 	case doc != nil && !c.policy.Enabled():
 		c.policy = nil
@@ -158,8 +158,8 @@ func (c *textRequest) build(r *http.Request, f *fields, special bool, like wante
 	for _, p := range c.sent {
 		q := c.q
 		q.Prompt = append(head[:len(head):len(head)], p.tokens...)
-		if c.policy != nil && len(head) > 0 {
-			q.Policy, q.Context = c.policy, len(head)
+		if len(head) > 0 {
+			c.compress(&q, nil, len(head))
 		}
 		if err := v.positions(len(q.Prompt), q.Sampling.MaxTokens); err != nil {
 			return err

@@ -181,6 +181,7 @@ type document struct {
 	stored            string // names its cache, see [engine.Engine.StoredPrefix]
 	policy            *lukv.Policy
 	loss              *estimatedLoss     // measured by the upload, nil if nobody asked; later in Cache
+	ask               lossRequest        // of an upload that does not wait: measured before the document is read
 	date              time.Time          // for the template, so that the prompt never changes
 	cancel            context.CancelFunc // ends its processing
 	progress          func() float64     // of its processing

@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"path"
 	"strings"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -151,12 +152,18 @@ func (s *Server) newDocument(r *http.Request, f *fields, v *served, later bool) 
 	}
 	doc.Policy = doc.policy
 	doc.Tokens = q.Context
+	if later {
+		doc.ask = ask
+	}
 	key := fmt.Appendf(nil, "%s\x00%v\x00%s", v.m.ID(), q.Prompt, doc.policy)
 	if doc.System != "" { // some templates leave it out, but questions must repeat it all the same
 		key = fmt.Appendf(key, "\x00system\x00%s", doc.System)
 	}
 	if doc.salt != "" {
 		key = fmt.Appendf(key, "\x00%s", doc.salt)
+	}
+	if doc.ask.chooses { // its ratio is not known yet
+		key = fmt.Appendf(key, "\x00max_loss\x00%v", doc.ask.bound)
 	}
 	if doc.stored, err = v.e.StoredPrefix(s.salted(contextOf(r), q)); err != nil {
 		return nil, none, invalid("", "%v", err)
@@ -166,8 +173,8 @@ func (s *Server) newDocument(r *http.Request, f *fields, v *served, later bool) 
 	return doc, q, nil
 }
 
-// requestFor returns the request that reads a document. If the upload asks for its loss, it
-// is measured first, which may choose the policy's ratio.
+// requestFor returns the request that reads a document. If the upload asks for its loss and
+// waits, it is measured first, which may choose the policy's ratio.
 func (s *Server) requestFor(r *http.Request, v *served, doc *document, ask lossRequest, later bool) (engine.Request, error) {
 	if ask.chooses {
 		doc.policy.Ratio = unchosenRatio
@@ -176,26 +183,28 @@ func (s *Server) requestFor(r *http.Request, v *served, doc *document, ask lossR
 	if err != nil {
 		return q, aboutText(err, v.e.MaxTokens(), "text")
 	}
-	if !ask.asked() {
+	if !ask.asked() || later {
 		return q, nil
 	}
-	if later {
-		return q, invalid("wait", "found wait=false with kv_compression.max_loss or measure_loss, expected wait=true")
-	}
-	loss, policy, err := s.chooseCompression(r, v, q, doc.policy, ask)
+	return s.measureDocument(r, v, doc, q, ask, nil)
+}
+
+// measureDocument measures the loss of a document, which may choose its policy's ratio, and
+// returns the request that then reads it.
+func (s *Server) measureDocument(r *http.Request, v *served, doc *document, q engine.Request, ask lossRequest, watch func(*engine.Stream)) (engine.Request, error) {
+	loss, policy, err := s.chooseCompression(r, v, q, doc.policy, ask, watch)
 	if err != nil {
 		return q, err
 	}
 	doc.loss, doc.policy = newEstimatedLoss(loss), policy
-	q, err = doc.request(r.Context(), v)
-	return q, err
+	return doc.request(r.Context(), v)
 }
 
 // readNow reads a document.
 func (s *Server) readNow(r *http.Request, v *served, doc *document, q engine.Request) error {
 	stream, err := s.read(r, v, q)
 	if err == nil {
-		doc.Cache = newCacheUse(stream.Cache(), doc.ID)
+		doc.Cache = newCacheUse(stream.Cache(), doc.policy, doc.ID)
 		doc.Cache.Loss = doc.loss
 	}
 	return err
@@ -218,7 +227,7 @@ func (s *Server) remember(doc *document) (*document, int, error) {
 // readLater has a document read after the request that uploads it is answered. It
 // returns the document in its current state.
 func (s *Server) readLater(r *http.Request, doc *document, q engine.Request) (*document, int, error) {
-	if old, err := s.docs.find(doc.owner, doc.ID); err == nil && old.Status != "failed" {
+	if old, err := s.docs.find(doc.owner, doc.ID); err == nil && old.Status != "failed" && (old.Cache == nil || old.Cache.Loss != nil || !doc.ask.asked()) {
 		if old.Status == "processing" {
 			return old, http.StatusAccepted, nil
 		}
@@ -227,14 +236,17 @@ func (s *Server) readLater(r *http.Request, doc *document, q engine.Request) (*d
 	used := &holds{charge: &charge{a: &s.account, owner: s.owner(r)}}
 	ctx, cancel := context.WithCancel(context.WithValue(context.WithoutCancel(r.Context()), holdsKey{}, used))
 	r = r.WithContext(ctx)
-	stream, v, err := s.submitDocument(r, doc, q)
-	if err != nil {
+	work := &reading{s: s, r: r, doc: doc}
+	if err := work.begin(q); err != nil {
 		used.end()
 		cancel()
 		return nil, 0, err
 	}
 	pending := *doc
-	pending.Status, pending.cancel, pending.progress = "processing", cancel, stream.Progress
+	pending.Status, pending.cancel, pending.progress = "processing", cancel, work.progress
+	if doc.ask.chooses { // nothing to show yet
+		pending.policy = &lukv.Policy{}
+	}
 	s.docs.mu.Lock()
 	s.docs.add(&pending)
 	answer := pending.now()
@@ -242,34 +254,84 @@ func (s *Server) readLater(r *http.Request, doc *document, q engine.Request) (*d
 	s.later.Go(func() {
 		defer cancel()
 		defer used.end()
-		s.settle(doc, &pending, s.finishDocument(v, doc, stream))
+		s.settle(doc, &pending, work.finish(q))
 	})
 	return &answer, http.StatusAccepted, nil
 }
 
-// submitDocument submits the request that reads a document to its engine, with its own
-// hold on the model.
-func (s *Server) submitDocument(r *http.Request, doc *document, q engine.Request) (*engine.Stream, *served, error) {
-	v, err := s.served(r.Context(), doc.Model)
-	if err != nil {
-		return nil, nil, err
-	}
-	stream, err := s.submit(contextOf(r), v, q)
-	if err != nil {
-		return nil, nil, asError(err, v.e.MaxTokens())
-	}
-	return stream, v, nil
+// reading is a document that is read after its upload was answered, with its own hold on the
+// model: at once, or after its loss was measured.
+type reading struct {
+	s   *Server
+	r   *http.Request
+	doc *document
+	v   *served
+
+	stage atomic.Pointer[readingStage]
 }
 
-// finishDocument waits until a document has been read.
-func (s *Server) finishDocument(v *served, doc *document, stream *engine.Stream) (err error) {
+// readingStage is a request in progress; of a document whose loss is measured it is the
+// first, which measures, or the last.
+type readingStage struct {
+	stream *engine.Stream
+	last   bool
+}
+
+// begin submits the request that reads the document, unless its loss is measured first.
+func (w *reading) begin(q engine.Request) (err error) {
+	if w.v, err = w.s.served(w.r.Context(), w.doc.Model); err != nil || w.doc.ask.asked() {
+		return err
+	}
+	return w.submit(q)
+}
+
+func (w *reading) submit(q engine.Request) error {
+	stream, err := w.s.submit(contextOf(w.r), w.v, q)
+	if err != nil {
+		return asError(err, w.v.e.MaxTokens())
+	}
+	w.stage.Store(&readingStage{stream, true})
+	return nil
+}
+
+// progress returns how much of the document has been read, 0 to 1.
+func (w *reading) progress() float64 {
+	at := w.stage.Load()
+	switch {
+	case at == nil:
+		return 0
+	case !w.doc.ask.asked():
+		return at.stream.Progress()
+	case at.last:
+		return 0.5 + at.stream.Progress()/2
+	}
+	return at.stream.Progress() / 2
+}
+
+// finish waits until the document has been read.
+func (w *reading) finish(q engine.Request) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = panicked(p)
 		}
 	}()
-	if err = readAll(stream, v); err == nil {
-		doc.Cache = newCacheUse(stream.Cache(), doc.ID)
+	doc := w.doc
+	if doc.ask.asked() {
+		measures := func(stream *engine.Stream) { w.stage.Store(&readingStage{stream: stream}) }
+		if q, err = w.s.measureDocument(w.r, w.v, doc, q, doc.ask, measures); err != nil {
+			return err
+		}
+		doc.Policy = doc.policy
+		if doc.stored, err = w.v.e.StoredPrefix(w.s.salted(contextOf(w.r), q)); err != nil {
+			return err
+		}
+		if err := w.submit(q); err != nil {
+			return err
+		}
+	}
+	stream := w.stage.Load().stream
+	if err = readAll(stream, w.v); err == nil {
+		doc.Cache = newCacheUse(stream.Cache(), doc.policy, doc.ID)
 		doc.Cache.Loss = doc.loss
 	}
 	return err

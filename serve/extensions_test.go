@@ -287,7 +287,7 @@ func TestCacheOfPrompts(t *testing.T) {
 	got := send(prompts)
 	require.Equal(t, tokens, got.Usage.Prompt)
 	require.InDelta(t, want.Ratio, got.Cache.Ratio, 1e-12)
-	want.Ratio = got.Cache.Ratio
+	want.Ratio, want.Evidence = got.Cache.Ratio, got.Cache.Evidence
 	require.Equal(t, want, *got.Cache)
 	c := ts.m.Config()
 	require.EqualValues(t, tokens*c.Layers*c.KVHeads, want.FullEntries)

@@ -21,14 +21,15 @@ type estimatedLoss struct {
 	Facts    int      `json:"facts"`
 	Lost     *int     `json:"lost,omitempty"` // absent, like the rest, if it could not be measured
 	Share    *float64 `json:"share,omitempty"`
-	Upper    *float64 `json:"upper,omitempty"` // one-sided 95 % bound on it
+	Upper    *float64 `json:"upper,omitempty"`        // one-sided 95 % bound on it
+	Answers  *float64 `json:"answers_lost,omitempty"` // by the profile's calibration; absent: not measured
 }
 
 func newEstimatedLoss(l model.Loss) *estimatedLoss {
 	out := &estimatedLoss{Measured: l.Measured(), Facts: l.Facts}
 	if out.Measured {
 		share := l.Share()
-		out.Lost, out.Share, out.Upper = &l.Lost, &share, &l.Upper
+		out.Lost, out.Share, out.Upper, out.Answers = &l.Lost, &share, &l.Upper, l.Answers
 	}
 	return out
 }
@@ -92,8 +93,8 @@ var errNotMeasured = errors.New("the loss was not measured")
 
 // chooseCompression measures what the compression of a document loses, or chooses its ratio by that, and
 // returns the loss and the policy to use. The document is read with the full cache for
-// this, once.
-func (s *Server) chooseCompression(r *http.Request, v *served, q engine.Request, policy *lukv.Policy, ask lossRequest) (model.Loss, *lukv.Policy, error) {
+// this, once; watch, if not nil, gets the stream of that.
+func (s *Server) chooseCompression(r *http.Request, v *served, q engine.Request, policy *lukv.Policy, ask lossRequest, watch func(*engine.Stream)) (model.Loss, *lukv.Policy, error) {
 	w := &lossMeasurement{ask: ask, span: model.Span{From: q.Protected, To: q.Context}, policy: policy, read: make(chan struct{}), err: errNotMeasured}
 	q.Policy, q.Context, q.Protected, q.PromptOnly, q.ProbeLoss = nil, 0, 0, false, true
 	q.Sampling = model.Sampling{MaxTokens: 1}
@@ -102,7 +103,15 @@ func (s *Server) chooseCompression(r *http.Request, v *served, q engine.Request,
 		w.run(ctx)
 		return nil, io.EOF
 	}
-	_, err := s.read(r, v, q)
+	stream, err := s.submit(contextOf(r), v, q)
+	if err != nil {
+		err = asError(err, v.e.MaxTokens())
+	} else {
+		if watch != nil {
+			watch(stream)
+		}
+		err = readAll(stream, v)
+	}
 	w.end()
 	if err != nil {
 		return model.Loss{}, nil, err

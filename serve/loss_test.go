@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/engine"
+	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/model/builtin"
 )
 
@@ -96,8 +97,140 @@ func TestEstimatedLoss(t *testing.T) {
 		status, body, _ = ts.do(t, "POST", "/v1/documents?wait=false", string(q))
 		require.Equal(t, 400, status, body)
 	}
-	q := `{"text":"x y z","kv_compression":{"max_loss":0.1}}`
-	status, body, _ := ts.do(t, "POST", "/v1/documents?wait=false", q)
-	require.Equal(t, 400, status)
-	require.Contains(t, body, "wait=true")
+}
+
+// TestEstimatedLossLater: an upload that does not wait has its loss measured in the
+// background; it becomes the document that one which waits becomes, and keeps its id.
+func TestEstimatedLossLater(t *testing.T) {
+	ts := start(t, Options{}, engine.Options{MaxBytes: 256 << 20})
+	text := manyFacts(t)
+	upload := func(wait string, policy object) (doc document) {
+		status, body, _ := ts.do(t, "POST", "/v1/documents?wait="+wait, mustJSON(t, object{"text": text.Context, "system": "", "kv_compression": policy}))
+		require.Contains(t, []int{200, 201, 202}, status, body)
+		require.NoError(t, json.Unmarshal([]byte(body), &doc))
+		return doc
+	}
+	later := func(policy object) document {
+		doc := upload("false", policy)
+		last := 0.0
+		for doc.Status == "processing" {
+			require.NotNil(t, doc.Progress)
+			require.GreaterOrEqual(t, *doc.Progress, last)
+			last = *doc.Progress
+			id := doc.ID
+			_, body, _ := ts.do(t, "GET", "/v1/documents/"+id, "")
+			doc = document{}
+			require.NoError(t, json.Unmarshal([]byte(body), &doc))
+			require.Equal(t, id, doc.ID)
+		}
+		require.Equal(t, "ready", doc.Status, doc.Error)
+		return doc
+	}
+	bound := object{"metric": "key_distance", "max_loss": 0.6}
+	require.Nil(t, upload("false", bound).Policy, "it is not known yet")
+	chosen := later(bound)
+	require.NotNil(t, chosen.Cache.Loss)
+	want := upload("true", bound)
+	require.NotEqual(t, want.ID, chosen.ID)
+	require.Equal(t, want.Policy, chosen.Policy)
+	want.Cache.Document = chosen.ID
+	require.Equal(t, want.Cache, chosen.Cache)
+	require.Equal(t, chosen.ID, later(bound).ID)
+	var answer chatAnswer
+	ts.post(t, "/v1/chat/completions", ask(text.Question, object{"document": chosen.ID, "max_tokens": 2}), &answer)
+	require.Equal(t, chosen.Cache.Loss, answer.Cache.Loss)
+
+	plain := later(object{"metric": "key_distance", "ratio": 0.9})
+	require.Nil(t, plain.Cache.Loss)
+	measured := later(object{"metric": "key_distance", "ratio": 0.9, "measure_loss": true})
+	require.Equal(t, plain.ID, measured.ID)
+	require.NotNil(t, measured.Cache.Loss)
+	require.Equal(t, plain.Cache.Entries, measured.Cache.Entries)
+
+	pending := upload("false", object{"metric": "knorm", "max_loss": 0.2})
+	status, _, _ := ts.do(t, "DELETE", "/v1/documents/"+pending.ID, "")
+	require.Equal(t, 200, status)
+	status, _, _ = ts.do(t, "GET", "/v1/documents/"+pending.ID, "")
+	require.Equal(t, 404, status)
+}
+
+// TestEstimatedLossNamesAnswers: what a loss meant for answers is there if the profile says
+// it, and kept with the document.
+func TestEstimatedLossNamesAnswers(t *testing.T) {
+	answers := 0.25
+	l := model.Loss{Facts: 10, Lost: 2, Answers: &answers}
+	text, err := json.Marshal(newEstimatedLoss(l))
+	require.NoError(t, err)
+	require.JSONEq(t, `{"measured":true,"facts":10,"lost":2,"share":0.2,"upper":0,"answers_lost":0.25}`, string(text))
+	l.Answers = nil
+	text, err = json.Marshal(newEstimatedLoss(l))
+	require.NoError(t, err)
+	require.NotContains(t, string(text), "answers_lost")
+}
+
+// TestLossOfContext: a question that brings its context may ask the same, and gets the answer
+// that the ratio gives which is chosen; a second one measures nothing again.
+func TestLossOfContext(t *testing.T) {
+	ts := start(t, Options{}, engine.Options{MaxBytes: 256 << 20})
+	text := manyFacts(t)
+	chat := func(policy object) (string, *cacheUse) {
+		var got chatAnswer
+		ts.post(t, "/v1/chat/completions", ask(text.Question, object{"context": text.Context, "kv_compression": policy, "max_tokens": 8, "temperature": 0, "logprobs": true}), &got)
+		return mustJSON(t, got.Choices), got.Cache
+	}
+	answer, cache := chat(object{"metric": "key_distance", "max_loss": 0.6})
+	require.NotNil(t, cache.Loss)
+	require.True(t, cache.Loss.Measured)
+	require.LessOrEqual(t, *cache.Loss.Share, 0.6)
+	require.Contains(t, cache.Evidence, "key_distance with uniform budgets lost ")
+	var doc document
+	ts.post(t, "/v1/documents", object{"text": text.Context, "system": "", "kv_compression": object{"metric": "key_distance", "max_loss": 0.6}}, &doc)
+	require.Equal(t, doc.Cache.Loss, cache.Loss)
+	given, plain := chat(object{"metric": "key_distance", "ratio": doc.Policy.Ratio})
+	require.Equal(t, given, answer)
+	require.Equal(t, plain.Ratio, cache.Ratio)
+	require.Nil(t, plain.Loss)
+	count := ts.metric(t, "lukv:kv_estimated_loss_count")
+	again, second := chat(object{"metric": "key_distance", "max_loss": 0.6})
+	require.Equal(t, answer, again)
+	require.Equal(t, cache, second)
+	measured, report := chat(object{"metric": "key_distance", "ratio": 0.9, "measure_loss": true})
+	require.Positive(t, *report.Loss.Share)
+	given, _ = chat(object{"metric": "key_distance", "ratio": 0.9})
+	require.Equal(t, given, measured)
+	require.Equal(t, count+1, ts.metric(t, "lukv:kv_estimated_loss_count"), "the same question was not measured again, another one was")
+
+	var texts textAnswer
+	ts.post(t, "/v1/completions", object{"model": "needle/llama", "prompt": []string{"One", "Two"}, "context": text.Context, "max_tokens": 2,
+		"kv_compression": object{"metric": "key_distance", "max_loss": 1}}, &texts)
+	require.Len(t, texts.Choices, 2)
+	require.InDelta(t, 0.95, texts.Cache.Ratio, 0.02)
+	require.True(t, texts.Cache.Loss.Measured)
+
+	for want, more := range map[string]object{
+		"the upload of a document": {"document": doc.ID, "kv_compression": object{"max_loss": 0.1}},
+		"nothing to compress":      {"kv_compression": object{"max_loss": 0.1}},
+		"nothing is lost":          {"context": "a text", "kv_compression": object{"ratio": 0.5, "exact": true, "measure_loss": true}},
+		"nothing to measure":       {"context": "a text", "kv_compression": object{"measure_loss": true}},
+	} {
+		status, body, _ := ts.do(t, "POST", "/v1/chat/completions", mustJSON(t, ask("?", more)))
+		require.Equal(t, 400, status, body)
+		require.Contains(t, body, want)
+	}
+}
+
+// TestLossesAreBounded: the losses measured first are forgotten first.
+func TestLossesAreBounded(t *testing.T) {
+	var l losses
+	for i := range mostLosses + 10 {
+		for range 2 {
+			l.put([32]byte{byte(i), byte(i >> 8)}, measuredLoss{})
+		}
+	}
+	require.Len(t, l.by, mostLosses)
+	require.Len(t, l.order, mostLosses)
+	_, first := l.get([32]byte{})
+	_, last := l.get([32]byte{9 - 1, 1})
+	require.False(t, first)
+	require.True(t, last)
 }

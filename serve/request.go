@@ -9,14 +9,18 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/lukv/lukv/dialog"
 	"github.com/lukv/lukv/dialog/structured"
 	"github.com/lukv/lukv/engine"
+	"github.com/lukv/lukv/internal/evidence"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
+	"github.com/lukv/lukv/model/drafting"
 )
 
 // Limits on the counts in a request.
@@ -47,6 +51,51 @@ type sharedFields struct {
 	context  string
 	document string         // its id
 	loss     *estimatedLoss // of the document, nil if it is not known
+
+	// draft is the policy of exact answers: it compresses a copy that drafts, drafts tokens
+	// at a time, 0 for as many as pay. policy is then nil or a document's that compresses nothing.
+	draft  *lukv.Policy
+	drafts int
+
+	// ask is what the request wants to know about the loss of its context's compression,
+	// which is settled before it is answered.
+	ask lossRequest
+}
+
+// exactFields are the fields of kv_compression about exact answers.
+var exactFields = []string{"exact", "draft_tokens"}
+
+// readExact reads the fields about exact answers.
+func (c *sharedFields) readExact(f *fields) {
+	o := f.object("kv_compression")
+	if o == nil {
+		return
+	}
+	exact, tokens := o.boolean("exact"), o.integer("draft_tokens", 0, 1, drafting.MostDrafts)
+	switch {
+	case !exact && tokens > 0:
+		o.fail("draft_tokens", "only exact answers are drafted")
+	case exact && c.ask.asked():
+		o.fail("exact", "cannot be combined with max_loss or measure_loss: nothing is lost")
+	case exact && f.err == nil && !c.policy.Enabled():
+		o.fail("exact", "nothing to draft with, expected a ratio or budget")
+	case exact:
+		c.draft, c.drafts, c.policy = c.policy, tokens, nil
+	}
+	f.adopt(o)
+}
+
+// compressed reports whether the request names a policy of its own.
+func (c *sharedFields) compressed() bool { return c.policy != nil || c.draft != nil }
+
+// compress makes the first n tokens of a prompt, those after front, subject to the policy.
+func (c *sharedFields) compress(q *engine.Request, front []int32, n int) {
+	if c.policy != nil {
+		q.Policy, q.Context, q.Protected = c.policy, n, dialog.Protected(c.v.m, c.policy, front, q.Prompt[:n])
+	}
+	if c.draft != nil {
+		q.Draft = &engine.Draft{Policy: c.draft, Tokens: c.drafts, Span: model.Span{From: dialog.Protected(c.v.m, c.draft, front, q.Prompt[:n]), To: n}}
+	}
 }
 
 // sharedFields reads the fields that chat and text completions have in common; the answer
@@ -55,8 +104,12 @@ type sharedFields struct {
 func (s *Server) sharedFields(f *fields, v *served, maxTokens int, further ...string) sharedFields {
 	c := sharedFields{
 		v: v, stream: f.boolean("stream"), ids: f.boolean("return_token_ids"), progress: f.boolean("return_progress"), n: f.integer("n", 1, 1, maxChoices),
-		policy: s.compression(f, v, further...), context: f.str("context"), document: f.str("document"),
+		policy: s.compression(f, v, slices.Concat(further, exactFields, lossFields)...), context: f.str("context"), document: f.str("document"),
 	}
+	if c.ask = lossRequestOf(f); c.ask.chooses && c.policy != nil {
+		c.policy.Ratio = unchosenRatio
+	}
+	c.readExact(f)
 	c.q = engine.Request{Sampling: v.sampling(f), Stop: stops(f), Choices: c.n, Salt: f.str("cache_salt"), KeepStop: f.boolean("include_stop_str_in_output")}
 	c.q.Sampling.MaxTokens = maxTokens
 	c.least = minTokens(f, maxTokens)
@@ -78,11 +131,14 @@ func (s *Server) resolve(r *http.Request, c *sharedFields) (*document, error) {
 	switch {
 	case c.document != "" && c.context != "":
 		return nil, invalid("document", "document: found a context as well, expected one of the two")
-	case c.document == "" && c.context != "" && c.policy == nil:
+	case c.document == "" && c.context != "" && !c.compressed():
 		c.policy = s.fitting(c.v, s.o.Compression)
 	}
 	if c.document == "" {
 		return nil, nil
+	}
+	if c.ask.asked() {
+		return nil, invalid("kv_compression", "kv_compression: max_loss and measure_loss belong to the upload of a document, found one that was uploaded")
 	}
 	doc, err := s.docs.get(s.owner(r), c.document, c.v)
 	if err == nil {
@@ -90,6 +146,9 @@ func (s *Server) resolve(r *http.Request, c *sharedFields) (*document, error) {
 	}
 	if err != nil {
 		return nil, err
+	}
+	if c.draft != nil && doc.policy.Enabled() {
+		return nil, invalid("kv_compression.exact", "kv_compression.exact: the document is compressed, and exact answers need its full cache")
 	}
 	c.policy, c.context = doc.policy, doc.text
 	if doc.Cache != nil {
@@ -325,6 +384,9 @@ type timings struct {
 	AnswerTime   float64 `json:"predicted_ms"`
 	AnswerRate   float64 `json:"predicted_per_second"`
 	QueuedMillis float64 `json:"queued_ms"`
+
+	Drafted  int `json:"draft_n,omitempty"` // tokens computed ahead
+	Accepted int `json:"draft_n_accepted,omitempty"`
 }
 
 // newTimings returns the timings of requests whose usage is summed up in u.
@@ -339,6 +401,7 @@ func newTimings(u engine.Usage) *timings {
 	return &timings{
 		Cached: u.Cached, Prompt: u.Prompt - u.Cached, PromptTime: millis(u.Prefill), PromptRate: rate(u.Prompt-u.Cached, u.Prefill),
 		Answer: u.Generated, AnswerTime: millis(u.Decoding), AnswerRate: rate(u.Generated, u.Decoding), QueuedMillis: millis(u.Queued),
+		Drafted: u.Drafted, Accepted: u.Accepted,
 	}
 }
 
@@ -352,16 +415,19 @@ type cacheUse struct {
 	Document    string  `json:"document,omitempty"`
 
 	Loss *estimatedLoss `json:"estimated_loss,omitempty"` // of the document
+
+	// Evidence is what the policy lost where it was measured, or that it was not.
+	Evidence string `json:"evidence,omitempty"`
 }
 
-func newCacheUse(c engine.CacheUse, document string) *cacheUse {
+func newCacheUse(c engine.CacheUse, p *lukv.Policy, document string) *cacheUse {
 	out := &cacheUse{Document: document}
-	out.add(c)
+	out.add(c, p)
 	return out
 }
 
-// add adds the cache of another prompt; the ratio is that of the sums.
-func (u *cacheUse) add(c engine.CacheUse) {
+// add adds the cache of another prompt under the same policy; the ratio is that of the sums.
+func (u *cacheUse) add(c engine.CacheUse, p *lukv.Policy) {
 	u.Entries += c.Entries
 	u.FullEntries += c.FullEntries
 	u.Bytes += c.Bytes
@@ -369,6 +435,7 @@ func (u *cacheUse) add(c engine.CacheUse) {
 	if u.FullEntries > 0 {
 		u.Ratio = 1 - float64(u.Entries)/float64(u.FullEntries)
 	}
+	u.Evidence = evidence.Of(p, u.Ratio)
 }
 
 // tokenText returns a token as text, and its bytes, which are needed if the token is
@@ -422,7 +489,7 @@ func (s *Server) submit(r requestContext, v *served, q engine.Request) (*engine.
 	// Nothing has been computed yet, so the request is wrong, such as a policy that does
 	// not fit the model.
 	param := ""
-	if q.Policy != nil {
+	if q.Policy != nil || q.Draft != nil {
 		param = "kv_compression"
 	}
 	return nil, invalid(param, "%v", err)

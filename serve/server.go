@@ -82,6 +82,7 @@ type Server struct {
 	docs     documents
 	models   *models
 	profiles atomic.Pointer[profiles]
+	losses   losses
 	account  account
 	bodyTime time.Duration
 	later    sync.WaitGroup // work that continues after requests

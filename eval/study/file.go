@@ -22,6 +22,9 @@ type File struct {
 	N       int             `json:"n,omitempty"`    // questions, or repetitions
 	Seconds float64         `json:"seconds"`
 	Figures []report.Figure `json:"figures"`
+
+	// Frontier holds the points of lukv analyze frontier.
+	Frontier []FrontierPoint `json:"frontier,omitempty"`
 }
 
 // Write writes the file, adding data and model to the figures' subtitles.

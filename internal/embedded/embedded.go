@@ -28,7 +28,7 @@ func Texts() []calibration.Text {
 	for _, t := range builtin.Calibration() {
 		text := calibration.Text{Context: t.Context}
 		for _, q := range t.Questions {
-			text.Questions = append(text.Questions, calibration.Question{Question: q.Question, AnswerPrefix: q.AnswerPrefix})
+			text.Questions = append(text.Questions, calibration.Question{Question: q.Question, AnswerPrefix: q.AnswerPrefix, Answers: q.Answers})
 		}
 		out = append(out, text)
 	}

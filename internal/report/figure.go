@@ -6,6 +6,7 @@ import (
 	"html"
 	"io"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -24,17 +25,22 @@ type Figure struct {
 	Charts []Chart     `json:"charts,omitempty"` // small ones, or
 	Heat   []HeatPanel `json:"heat,omitempty"`   // heat maps
 
+	LogX bool `json:"log_x,omitempty"` // the axis of lines is logarithmic, so that values must be positive
+	LogY bool `json:"log_y,omitempty"`
+
 	Columns int    `json:"columns,omitempty"` // of small charts
 	Unit    string `json:"unit,omitempty"`    // of the values in heat maps
 }
 
-// Line is a series of points. Low and High, if present, bound a band.
+// Line is a series of points. Low and High, if present, bound a band; where points are
+// marked as best, which rings them, they bound a bar at each of those instead.
 type Line struct {
 	Name string    `json:"name"`
 	X    []float64 `json:"x"`
 	Y    []float64 `json:"y"`
 	Low  []float64 `json:"low,omitempty"`
 	High []float64 `json:"high,omitempty"`
+	Best []bool    `json:"best,omitempty"`
 	Pale bool      `json:"pale,omitempty"` // in the background, without a name of its own
 }
 
@@ -113,6 +119,12 @@ func (f *Figure) Validate() error {
 			if len(l.X) != len(l.Y) || l.Low != nil && len(l.Low) != len(l.X) || len(l.High) != len(l.Low) {
 				return fmt.Errorf("figure %s: series %s: %d, %d, %d and %d values of x, y, low and high", f.ID, l.Name, len(l.X), len(l.Y), len(l.Low), len(l.High))
 			}
+			if l.Best != nil && len(l.Best) != len(l.X) {
+				return fmt.Errorf("figure %s: series %s: %d points, %d of which are said to be best or not", f.ID, l.Name, len(l.X), len(l.Best))
+			}
+			if f.LogX && !positive(l.X) || f.LogY && !(positive(l.Y) && positive(l.Low)) {
+				return fmt.Errorf("figure %s: series %s: found a value that is not positive, expected none on a logarithmic axis", f.ID, l.Name)
+			}
 		}
 		return nil
 	}
@@ -138,6 +150,10 @@ func (f *Figure) Validate() error {
 		return fmt.Errorf("figure: id %q cannot be a file name", f.ID)
 	}
 	return nil
+}
+
+func positive(values []float64) bool {
+	return !slices.ContainsFunc(values, func(x float64) bool { return !(x > 0) })
 }
 
 // svg is a picture being drawn.
@@ -171,13 +187,13 @@ func (f *Figure) draw(s *svg) (width, height float64) {
 	case len(f.Charts) > 0:
 		width, height = f.drawCharts(s, left, top)
 	default:
-		a := axesOf(f.Lines)
+		a := axesOf(f.Lines, f.LogX, f.LogY)
 		a.draw(s, left, top, 460, 300, true)
 		a.lines(s, f.Lines)
 		s.text(left+230, top+340, ` text-anchor="middle"`, f.X)
 		s.text(18, top+150, fmt.Sprintf(` text-anchor="middle" transform="rotate(-90 18 %d)"`, top+150), f.Y)
 		width = left + 480 + legend(s, left+480, top, f.Lines)
-		height = top + 356
+		height = top + max(356, 20*float64(len(f.Lines))+30)
 	}
 	return max(width, wide), height
 }
@@ -210,12 +226,16 @@ func legend(s *svg, x, y float64, lines []Line) float64 {
 type axes struct {
 	x0, x1, y0, y1           float64 // data
 	left, top, width, height float64 // picture
+	logX, logY               bool
 }
 
 // axesOf returns axes that hold all lines, with y from 0 if no values are
-// negative.
-func axesOf(lines []Line) *axes {
-	a := &axes{x0: math.Inf(1), x1: math.Inf(-1), y0: 0, y1: math.Inf(-1)}
+// negative and the axis is not logarithmic.
+func axesOf(lines []Line, logX, logY bool) *axes {
+	a := &axes{x0: math.Inf(1), x1: math.Inf(-1), y0: 0, y1: math.Inf(-1), logX: logX, logY: logY}
+	if logY {
+		a.y0 = math.Inf(1)
+	}
 	for _, l := range lines {
 		for i := range l.X {
 			a.x0, a.x1 = min(a.x0, l.X[i]), max(a.x1, l.X[i])
@@ -224,6 +244,13 @@ func axesOf(lines []Line) *axes {
 				a.y0, a.y1 = min(a.y0, l.Low[i]), max(a.y1, l.High[i])
 			}
 		}
+	}
+	if logX {
+		a.x0, a.x1 = decades(a.x0, a.x1)
+	}
+	if logY {
+		a.y0, a.y1 = decades(a.y0, a.y1)
+		return a
 	}
 	if !(a.x1 > a.x0) {
 		a.x0, a.x1 = a.x0-1, a.x0+1
@@ -238,6 +265,53 @@ func axesOf(lines []Line) *axes {
 		a.y1 = t[0] + (t[1]-t[0])*math.Ceil((a.y1-t[0])/(t[1]-t[0])-1e-9)
 	}
 	return a
+}
+
+// decades returns the ends of a logarithmic axis that holds positive values: at least a
+// factor of two, or 1 to 10 if there are none.
+func decades(from, to float64) (float64, float64) {
+	from, to = max(from, 1e-300), min(to, 1e300) // with room beyond
+	switch {
+	case !(to >= from):
+		return 1, 10
+	case to/from < 2:
+		return from / 2, to * 2
+	}
+	return from / 1.1, to * 1.1
+}
+
+// logTicks returns 1, 2 and 5 times the powers of ten between from and to, or the powers
+// alone if they are many.
+func logTicks(from, to float64) []float64 {
+	steps := []float64{1, 2, 5}
+	if math.Log10(to)-math.Log10(from) > 3 {
+		steps = steps[:1]
+	}
+	var out []float64
+	for e := math.Floor(math.Log10(from)); e <= math.Log10(to) && len(out) < 24; e++ {
+		for _, m := range steps {
+			if x := m * math.Pow(10, e); x >= from && x <= to {
+				out = append(out, x)
+			}
+		}
+	}
+	return out
+}
+
+// axisTicks returns the ticks of an axis.
+func axisTicks(from, to float64, log bool) []float64 {
+	if log {
+		return logTicks(from, to)
+	}
+	return ticks(from, to, 6)
+}
+
+// share returns where a value lies on an axis, 0 to 1.
+func share(x, from, to float64, log bool) float64 {
+	if log {
+		return (math.Log(x) - math.Log(from)) / (math.Log(to) - math.Log(from))
+	}
+	return (x - from) / (to - from)
 }
 
 // ticks returns about n round values between from and to.
@@ -269,18 +343,20 @@ func number(x float64) string {
 	return strconv.FormatFloat(math.Round(x*1e6)/1e6, 'f', -1, 64)
 }
 
-func (a *axes) px(x float64) float64 { return a.left + (x-a.x0)/(a.x1-a.x0)*a.width }
-func (a *axes) py(y float64) float64 { return a.top + a.height - (y-a.y0)/(a.y1-a.y0)*a.height }
+func (a *axes) px(x float64) float64 { return a.left + share(x, a.x0, a.x1, a.logX)*a.width }
+func (a *axes) py(y float64) float64 {
+	return a.top + a.height - share(y, a.y0, a.y1, a.logY)*a.height
+}
 
 // draw draws the frame, with a grid and numbers if requested.
 func (a *axes) draw(s *svg, left, top, width, height float64, numbers bool) {
 	a.left, a.top, a.width, a.height = left, top, width, height
 	if numbers {
-		for _, x := range ticks(a.x0, a.x1, 6) {
+		for _, x := range axisTicks(a.x0, a.x1, a.logX) {
 			fmt.Fprintf(s, `<line x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f" stroke="#e6e6e6"/>`+"\n", a.px(x), top, a.px(x), top+height)
 			s.text(a.px(x), top+height+17, ` text-anchor="middle" fill="#333"`, number(x))
 		}
-		for _, y := range ticks(a.y0, a.y1, 6) {
+		for _, y := range axisTicks(a.y0, a.y1, a.logY) {
 			fmt.Fprintf(s, `<line x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f" stroke="#e6e6e6"/>`+"\n", left, a.py(y), left+width, a.py(y))
 			s.text(left-6, a.py(y)+4, ` text-anchor="end" fill="#333"`, number(y))
 		}
@@ -309,7 +385,7 @@ func (a *axes) lines(s *svg, lines []Line) {
 		}
 		ink := lineInk(k)
 		k++
-		if l.Low != nil && len(lines) <= maxBands {
+		if l.Low != nil && l.Best == nil && len(lines) <= maxBands {
 			points := path(l.X, l.High)
 			for i := len(l.X) - 1; i >= 0; i-- {
 				points += fmt.Sprintf(" %.1f,%.1f", a.px(l.X[i]), a.py(l.Low[i]))
@@ -322,6 +398,22 @@ func (a *axes) lines(s *svg, lines []Line) {
 				fmt.Fprintf(s, `<circle cx="%.1f" cy="%.1f" r="3" fill="%s"/>`+"\n", a.px(l.X[i]), a.py(l.Y[i]), ink.color)
 			}
 		}
+		a.rings(s, &l, ink)
+	}
+}
+
+// rings draws rings around the points that are marked as best, with bars between their
+// bounds.
+func (a *axes) rings(s *svg, l *Line, ink ink) {
+	for i, best := range l.Best {
+		if !best {
+			continue
+		}
+		x := a.px(l.X[i])
+		if l.Low != nil {
+			fmt.Fprintf(s, `<line x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f" stroke="%s" stroke-width="1"/>`+"\n", x, a.py(l.Low[i]), x, a.py(l.High[i]), ink.color)
+		}
+		fmt.Fprintf(s, `<circle cx="%.1f" cy="%.1f" r="6" fill="none" stroke="#000" stroke-width="1.2"/>`+"\n", x, a.py(l.Y[i]))
 	}
 }
 
@@ -336,7 +428,7 @@ func (f *Figure) drawCharts(s *svg, left, top float64) (width, height float64) {
 		size = 70
 	}
 	const gap, name = 12.0, 16.0
-	common := axesOf(all)
+	common := axesOf(all, false, false)
 	for i, c := range f.Charts {
 		a := *common
 		x, y := left+float64(i%columns)*(size+gap), top+name+float64(i/columns)*(size+gap+name)

@@ -22,6 +22,10 @@ func figures() []Figure {
 		{ID: "a", Title: "Lines <&>", Subtitle: "s", X: "x", Y: "y", Lines: []Line{
 			{Name: "one", X: []float64{0, 1, 2}, Y: []float64{0.1, 0.5, 0.2}, Low: []float64{0, 0.4, 0}, High: []float64{0.2, 0.6, 0.3}},
 			{Name: "back", X: []float64{0, 2}, Y: []float64{0, -1}, Pale: true}}},
+		{ID: "log", Title: "Logarithmic", LogX: true, LogY: true, Lines: []Line{
+			{Name: "l", X: []float64{0.5, 8, 700}, Y: []float64{1e-5, 0.2, 3}, Low: []float64{1e-6, 0.1, 2}, High: []float64{1e-4, 0.3, 4}, Best: []bool{true, false, true}}}},
+		{ID: "log-point", Title: "One value on a logarithmic axis", LogX: true, LogY: true, Lines: []Line{{Name: "p", X: []float64{3}, Y: []float64{2}}}},
+		{ID: "log-nothing", Title: "Nothing on a logarithmic axis", LogX: true, LogY: true, Lines: []Line{{Name: "empty"}}},
 		{ID: "b", Title: "Nothing", Lines: []Line{{Name: "empty"}}},
 		{ID: "c", Title: "A point", Lines: []Line{{Name: "p", X: []float64{3}, Y: []float64{0}}}},
 		{ID: "d", Title: "Charts", Columns: 2, Charts: []Chart{{Name: "1", Lines: []Line{{Name: "l", X: []float64{0, 1}, Y: []float64{1, 1e7}}}}, {Name: "2"}, {Name: "3"}}},
@@ -72,6 +76,7 @@ func TestHostileFigureSVG(t *testing.T) {
 		`{"id":"a","lines":[{"x":[1,1.0000000000000002],"y":[0,1]}]}`,
 		`{"id":"a","lines":[{"x":[1e300,1.0000000000000002e300],"y":[-1.7e308,1.7e308]}]}`,
 		`{"id":"a","lines":[{"x":[0,5e-324],"y":[5e-324,0]}]}`,
+		`{"id":"a","log_x":true,"log_y":true,"lines":[{"x":[5e-324,1.7e308],"y":[1.7e308,5e-324]}]}`,
 	} {
 		var f Figure
 		require.NoError(t, json.Unmarshal([]byte(text), &f))
@@ -95,7 +100,7 @@ func wellFormed(t *testing.T, text string) {
 }
 
 func TestFigureCSVAndPage(t *testing.T) {
-	want := []int{5, 0, 1, 2, 1}
+	want := []int{5, 3, 1, 0, 0, 1, 2, 1}
 	for i, f := range figures() {
 		var b bytes.Buffer
 		require.NoError(t, f.WriteCSV(&b))
@@ -116,6 +121,9 @@ func TestFigureValidate(t *testing.T) {
 		"2, 1, 0 and 0 values":   {ID: "x", Lines: []Line{{X: []float64{1, 2}, Y: []float64{1}}}},
 		"1, 1, 1 and 0 values":   {ID: "x", Charts: []Chart{{Lines: []Line{{X: []float64{1}, Y: []float64{1}, Low: []float64{1}}}}}},
 		"0 rows of values for 1": {ID: "x", Heat: []HeatPanel{{Rows: []string{"a"}}}},
+		"1 points, 2 of which":   {ID: "x", Lines: []Line{{X: []float64{1}, Y: []float64{1}, Best: []bool{true, false}}}},
+		"on a logarithmic axis":  {ID: "x", LogX: true, Lines: []Line{{X: []float64{0}, Y: []float64{1}}}},
+		"that is not positive":   {ID: "x", LogY: true, Lines: []Line{{X: []float64{0}, Y: []float64{1}, Low: []float64{-1}, High: []float64{2}}}},
 		"a row of 1 values for":  {ID: "x", Heat: []HeatPanel{{Rows: []string{"a"}, Values: [][]*float64{{nil}}}}},
 	} {
 		assert.ErrorContains(t, f.Validate(), want)

@@ -37,11 +37,11 @@ func TestNarrative(t *testing.T) {
 }
 
 func TestReadTexts(t *testing.T) {
-	texts, err := ReadTexts(strings.NewReader("\ufeff"+`{"context":"c","questions":["a",{"question":"b","answer_prefix":"p"}]}`+"\n\n"+
+	texts, err := ReadTexts(strings.NewReader("\ufeff"+`{"context":"c","questions":["a",{"question":"b","answer_prefix":"p","answers":["x"]}]}`+"\n\n"+
 		`{"context":"d","questions":[{"question":"e"}],"more":1}`), "f")
 	require.NoError(t, err)
 	assert.Equal(t, []Text{
-		{Context: "c", Questions: []Question{{Question: "a"}, {Question: "b", AnswerPrefix: "p"}}},
+		{Context: "c", Questions: []Question{{Question: "a"}, {Question: "b", AnswerPrefix: "p", Answers: []string{"x"}}}},
 		{Context: "d", Questions: []Question{{Question: "e"}}},
 	}, texts)
 	assert.Equal(t, 3, Pairs(texts))

@@ -21,6 +21,10 @@ type Text struct {
 type Question struct {
 	Question     string `json:"question"`
 	AnswerPrefix string `json:"answer_prefix,omitempty"`
+
+	// Answers are texts that a right answer has, all of them; empty if not known. Only
+	// [LossMap] reads them.
+	Answers []string `json:"answers,omitempty"`
 }
 
 //go:embed narrative.txt
@@ -66,7 +70,7 @@ func lines(r io.Reader, name string, f func(text []byte) error) error {
 }
 
 // ReadTexts reads texts from JSON Lines of {context, questions}, where a
-// question is a string or {question, answer_prefix}. name appears in errors.
+// question is a string or {question, answer_prefix, answers}. name appears in errors.
 func ReadTexts(r io.Reader, name string) ([]Text, error) {
 	var texts []Text
 	err := lines(r, name, func(line []byte) error {
@@ -110,7 +114,7 @@ func ReadProbes(r io.Reader, name string) ([]Probe, error) {
 }
 
 // ReadQuestions reads questions: plain text, one per line, or JSON Lines of
-// {question, answer_prefix}. name appears in errors.
+// {question, answer_prefix, answers}. name appears in errors.
 func ReadQuestions(r io.Reader, name string) ([]Question, error) {
 	var out []Question
 	err := lines(r, name, func(line []byte) error {
