@@ -61,7 +61,7 @@ func TestCacheEstimate(t *testing.T) {
 	}
 }
 
-func TestCacheNeedRefuses(t *testing.T) {
+func TestCacheEstimateRefuses(t *testing.T) {
 	m := testShapes[0].open(t)
 	_, err := m.CacheEstimate(SessionOptions{}, Lengths{Context: m.cfg.MaxPositions, Rest: 1})
 	require.ErrorContains(t, err, "in all")
