@@ -206,3 +206,18 @@ func TestRobustnessNamesTests(t *testing.T) {
 	}
 	require.Greater(t, rows, 40)
 }
+
+// TestWalksNameFunctions: every function that a document places in a file is declared there.
+func TestWalksNameFunctions(t *testing.T) {
+	placed := regexp.MustCompile("`(?:[A-Za-z]+\\.)?([A-Za-z]+)` \\(`([\\w./-]+\\.go)`\\)")
+	found := 0
+	for _, name := range documents(t) {
+		for _, m := range placed.FindAllStringSubmatch(prose(t, name), -1) {
+			text, err := os.ReadFile(filepath.Join(root, m[2]))
+			require.NoError(t, err, name)
+			require.Regexp(t, `(?m)^func (\([^)]*\) )?`+m[1]+`\b`, string(text), "%s: %s", name, m[0])
+			found++
+		}
+	}
+	require.Greater(t, found, 20, "docs/architecture.md has four walks")
+}
