@@ -31,12 +31,12 @@ const ggufPrefix = "tokenizer.ggml."
 // and checks the tokens against each other. It no longer needs the metadata.
 func FromGGUF(m Metadata) (load func() (*Tokenizer, error), err error) {
 	const attempt = "read tokenizer of GGUF metadata: %w"
-	make, err := fromGGUF(m)
+	made, err := fromGGUF(m)
 	if err != nil {
 		return nil, fmt.Errorf(attempt, err)
 	}
 	return sync.OnceValues(func() (*Tokenizer, error) {
-		t, err := make()
+		t, err := made()
 		if err != nil {
 			return nil, fmt.Errorf(attempt, err)
 		}
@@ -137,7 +137,7 @@ func (v *ggufVocabulary) flag(key string, def bool) (bool, error) {
 }
 
 // around sets the special tokens of a tokenizer and what AddSpecial adds.
-func (v *ggufVocabulary) around(make maker, addBOS bool) (maker, error) {
+func (v *ggufVocabulary) around(made maker, addBOS bool) (maker, error) {
 	bos, err := v.special("bos_token_id")
 	if err != nil {
 		return nil, err
@@ -154,7 +154,7 @@ func (v *ggufVocabulary) around(make maker, addBOS bool) (maker, error) {
 		return nil, err
 	}
 	return func() (*Tokenizer, error) {
-		t, err := make()
+		t, err := made()
 		if err != nil {
 			return nil, err
 		}

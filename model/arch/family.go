@@ -19,7 +19,7 @@ type family struct {
 	// interleaved says that GGUF files store the rows of every query and key head in the order
 	// of interleaved rotation.
 	interleaved bool
-	models      string // published ones, for README
+	models      string // published ones, for docs/models.md
 
 	tensors  TensorTable
 	defaults configDefaults
