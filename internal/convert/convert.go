@@ -249,7 +249,6 @@ func (c *converter) shards(weights []weight, r *Result) error {
 		c.total += n
 	}
 	r.Bytes, r.Shards = c.total, len(files)
-	r.Parameters = c.total / int64(c.o.Type.Bytes(1))
 	names := []string{safetensors.SingleName}
 	if len(files) > 1 {
 		names = names[:0]

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io/fs"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -113,13 +114,28 @@ func (f *file) write(t *testing.T) string {
 	return path
 }
 
-// embedded packs the embedded model as converters pack llama models, with query
-// and key rows permuted.
+// packedModel is made by the first test that needs it.
+var packedModel *file
+
+// embedded returns the embedded model, packed as converters pack llama models, to be changed.
 func embedded(t *testing.T) *file {
+	t.Helper()
+	if packedModel == nil {
+		packedModel = pack(t)
+	}
+	f := &file{keys: maps.Clone(packedModel.keys), order: slices.Clone(packedModel.order), tensors: slices.Clone(packedModel.tensors)}
+	for i := range f.tensors {
+		f.tensors[i].data = slices.Clone(f.tensors[i].data)
+	}
+	return f
+}
+
+// pack packs the embedded model, with query and key rows permuted.
+func pack(t *testing.T) *file {
 	t.Helper()
 	src, err := safetensors.OpenCheckpointFS(builtin.Files())
 	require.NoError(t, err)
-	t.Cleanup(func() { src.Close() })
+	defer src.Close()
 	f := &file{keys: map[string]any{}}
 	for key, v := range map[string]any{
 		"general.architecture": "llama", "general.name": "needle", "llama.block_count": uint32(6), "llama.context_length": uint32(2048),
@@ -172,7 +188,7 @@ func embedded(t *testing.T) *file {
 		"input_layernorm", "attn_norm", "post_attention_layernorm", "ffn_norm", "self_attn.q_proj", "attn_q", "self_attn.k_proj", "attn_k",
 		"self_attn.v_proj", "attn_v", "self_attn.o_proj", "attn_output", "mlp.gate_proj", "ffn_gate", "mlp.up_proj", "ffn_up", "mlp.down_proj", "ffn_down")
 	for name, x := range src.All() {
-		p := packed{names.Replace(name), gguf.BF16, x.Shape, x.Data}
+		p := packed{names.Replace(name), gguf.BF16, x.Shape, slices.Clone(x.Data)}
 		if strings.Contains(name, "q_proj") || strings.Contains(name, "k_proj") {
 			// As the format's converter does it: [h, 2, 16] becomes [h, 16, 2].
 			row := len(x.Data) / x.Shape[0]
@@ -355,6 +371,8 @@ func TestRefuses(t *testing.T) {
 			f.tensors = append(f.tensors, packed{"rope_freqs.weight", gguf.F32, []int{2}, make([]byte, 8)})
 		},
 		"expected a finite number":          func(f *file) { copy(f.tensors[len(f.tensors)-1].data, []byte{0, 0, 0xc0, 0x7f}) },
+		"is +Inf, expected a finite":        func(f *file) { copy(f.tensors[len(f.tensors)-1].data, []byte{0, 0, 0x80, 0x7f}) },
+		"is -Inf, expected a finite":        func(f *file) { copy(f.tensors[len(f.tensors)-1].data, []byte{0, 0, 0x80, 0xff}) },
 		"expected [511, 256] by the config": func(f *file) { f.set("llama.feed_forward_length", uint32(511)) },
 	} {
 		f := embedded(t)
@@ -459,6 +477,11 @@ func TestPooling(t *testing.T) {
 	path, out := f.write(t), filepath.Join(t.TempDir(), "out")
 	_, err := GGUF(t.Context(), path, out, Options{Type: tensor.BF16})
 	require.NoError(t, err)
+	a, err := os.Stat(out)
+	require.NoError(t, err)
+	b, err := os.Stat(filepath.Join(out, "pooling"))
+	require.NoError(t, err)
+	require.Equal(t, a.Mode(), b.Mode(), "both are as other folders are")
 	for _, at := range []string{path, out} {
 		m, err := model.Open(t.Context(), at)
 		require.NoError(t, err)
