@@ -100,6 +100,11 @@ func TestOlderTurns(t *testing.T) {
 				_, err := c.Ask(t.Context(), text, quiet)
 				require.NoError(t, err)
 				ends = append(ends, c.s.Stats().ContextTokens)
+				prompt, err := c.Prompt(t.Context(), c.Messages[:len(c.Messages)-1])
+				require.NoError(t, err)
+				want, err := c.encode(t.Context(), prompt)
+				require.NoError(t, err)
+				require.Equal(t, want, c.s.Tokens()[:len(want)], "the session holds the prompt, every token once")
 			}
 			for range 5 {
 				say(strings.Repeat("Where does Ada live now? ", 4))

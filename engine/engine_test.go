@@ -773,22 +773,22 @@ func TestSubmitRefuses(t *testing.T) {
 	e := newEngine(t, m, Options{MaxBytes: whole.Peak * 3 / 4})
 	policy := &lukv.Policy{Ratio: 0.1, Metric: lukv.MetricConfig{Name: "keydiff"}}
 	for want, r := range map[string]Request{
-		"prompt is empty":       {},
-		"expected 0 to 2175":    {Prompt: []int32{1, 2176}},
-		"129 choices":           {Prompt: tokens[0], Choices: 129},
-		"without a policy":      {Prompt: tokens[0], Context: 3},
-		"a context of 0 tokens": {Prompt: tokens[0], Policy: policy},
-		"-1 protected":          {Prompt: tokens[0], Context: 3, Protected: -1, Policy: policy},
-		"3 protected":           {Prompt: tokens[0], Context: 3, Protected: 3, Policy: policy},
-		"1 protected":           {Prompt: tokens[0], Protected: 1},
-		"compresses while":      {Prompt: tokens[0], Context: 9, Protected: 3, Policy: &lukv.Policy{Ratio: 0.5, Decode: lukv.DecodeConfig{Mode: "tova"}}},
-		"renumbers positions":   {Prompt: tokens[0], Context: 9, Protected: 3, Policy: &lukv.Policy{Ratio: 0.5, Metric: lukv.MetricConfig{Name: "streaming_llm", Params: `{"rerotate":true}`}}},
-		"queries of all":        {Prompt: tokens[0], Context: 9, Protected: 3, Policy: &lukv.Policy{Ratio: 0.5, Metric: lukv.MetricConfig{Name: "compactor"}}},
-		"stop text":             {Prompt: tokens[0], Stop: []string{""}},
-		"context full":          {Prompt: tokens[0], Sampling: model.Sampling{MaxTokens: 2000}},
-		"logit bias":            {Prompt: tokens[0], Sampling: model.Sampling{LogitBias: map[int32]float64{2176: 1}}},
-		"temperature":           {Prompt: tokens[0], Sampling: model.Sampling{Temperature: -1}},
-		"metric \"no\"":         {Prompt: tokens[0], Context: 5, Policy: &lukv.Policy{Ratio: 0.5, Metric: lukv.MetricConfig{Name: "no"}}},
+		"prompt is empty":          {},
+		"expected 0 to 2175":       {Prompt: []int32{1, 2176}},
+		"129 choices":              {Prompt: tokens[0], Choices: 129},
+		"without a policy":         {Prompt: tokens[0], Context: 3},
+		"a context of 0 tokens":    {Prompt: tokens[0], Policy: policy},
+		"-1 protected":             {Prompt: tokens[0], Context: 3, Protected: -1, Policy: policy},
+		"3 protected":              {Prompt: tokens[0], Context: 3, Protected: 3, Policy: policy},
+		"1 protected":              {Prompt: tokens[0], Protected: 1},
+		"compresses while":         {Prompt: tokens[0], Context: 9, Protected: 3, Policy: &lukv.Policy{Ratio: 0.5, Decode: lukv.DecodeConfig{Mode: "tova"}}},
+		"renumbers positions":      {Prompt: tokens[0], Context: 9, Protected: 3, Policy: &lukv.Policy{Ratio: 0.5, Metric: lukv.MetricConfig{Name: "streaming_llm", Params: `{"rerotate":true}`}}},
+		"queries of all":           {Prompt: tokens[0], Context: 9, Protected: 3, Policy: &lukv.Policy{Ratio: 0.5, Metric: lukv.MetricConfig{Name: "compactor"}}},
+		"stop text":                {Prompt: tokens[0], Stop: []string{""}},
+		"context full":             {Prompt: tokens[0], Sampling: model.Sampling{MaxTokens: 2000}},
+		"2176, expected 0 to 2175": {Prompt: tokens[0], Sampling: model.Sampling{LogitBias: map[int32]float64{2176: 1}}},
+		"temperature":              {Prompt: tokens[0], Sampling: model.Sampling{Temperature: -1}},
+		"metric \"no\"":            {Prompt: tokens[0], Context: 5, Policy: &lukv.Policy{Ratio: 0.5, Metric: lukv.MetricConfig{Name: "no"}}},
 	} {
 		_, err := e.Submit(ctx, r)
 		require.ErrorContains(t, err, want)

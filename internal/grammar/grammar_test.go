@@ -718,13 +718,25 @@ func TestRegexp(t *testing.T) {
 				require.True(t, judge.MatchString(text), "%s: %q", expr, text)
 			}
 		}
-		for _, text := range []string{"", "b", "aab", "yes", "no", "yesno", "12-3", "123-4", "1-2", "STRASSE", "straße", "STRAßE", "xéz", "éé!", "\nz", "äß 1", "ab c", "\u2028", "🙂", "c", "abac"} {
+		for _, text := range []string{"", "b", "aab", "yes", "no", "yesno", "12-3", "123-4", "1-2", "STRASSE", "straße", "STRAßE", "xéz", "éé!", "\nz", "\x00z", "äß 1", "ab c", "\u2028", "🙂", "c", "abac"} {
 			require.Equal(t, judge.MatchString(text), accepts(t, g, text), "%s: %q", expr, text)
 		}
 	}
 	for _, expr := range []string{`(`, `a\b`, `x^`, `(a{1000}){1000}`} {
 		_, err := Compile(bg, v, Regexp(expr))
 		require.Error(t, err, expr)
+	}
+}
+
+// TestMaskOfEveryByte: a mask has the first tokens of a vocabulary as well as the last.
+func TestMaskOfEveryByte(t *testing.T) {
+	g, err := Compile(bg, letters(), Regexp(`[\x00-\x7f]+`))
+	require.NoError(t, err)
+	mask, some, err := g.Mask(bg, nil, g.Start())
+	require.NoError(t, err)
+	require.True(t, some)
+	for b := range 256 {
+		require.Equal(t, b < 128, mask[b>>6]>>(b&63)&1 == 1, "%#x", b)
 	}
 }
 
