@@ -123,7 +123,7 @@ release:
 	cd scripts/release && $(GO) run . $(RELEASEFLAGS)
 
 # Plants faults and runs the tests; see scripts/mutate. MUTATE lists folders.
-MUTATE      ?= hub safetensors kvcache lukv lukv/solve tokenizer eval
+MUTATE      ?= hub safetensors kvcache lukv lukv/solve tokenizer eval eval/ruler eval/runs dialog dialog/structured internal/convert internal/grammar engine serve
 MUTATEFLAGS ?= -n 200 -seed 1
 
 mutate:

@@ -21,7 +21,7 @@ func TestOneCallIfAsked(t *testing.T) {
 			goesOn[strconv.Itoa(int(id))] = -100
 		}
 	}
-	r := ask("Hello", object{"tools": []object{now}, "tool_choice": "required", "temperature": 0, "max_tokens": 200, "logit_bias": goesOn})
+	r := ask("Hello", object{"tools": []object{now}, "tool_choice": "required", "temperature": 0, "max_tokens": 90, "logit_bias": goesOn})
 	c := ts.agree(t, r)[0]
 	require.Greater(t, len(c.Message.Calls), 1)
 	require.Equal(t, "length", c.Finish)
@@ -40,7 +40,7 @@ func TestOneCallIfAsked(t *testing.T) {
 			Reason  string   `json:"stop_reason"`
 		}
 		ts.post(t, "/v1/messages", object{
-			"model": "needle/llama", "messages": []object{{"role": "user", "content": "Hello"}}, "tools": []object{tool}, "max_tokens": 200,
+			"model": "needle/llama", "messages": []object{{"role": "user", "content": "Hello"}}, "tools": []object{tool}, "max_tokens": 90,
 			"temperature": 0, "logit_bias": goesOn, "tool_choice": object{"type": "any", "disable_parallel_tool_use": single},
 		}, &a)
 		require.Equal(t, single, len(a.Content) == 1, "%v", a.Content)
