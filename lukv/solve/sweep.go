@@ -47,7 +47,7 @@ type LevelSet struct {
 }
 
 // Sweep solves all 99 levels (spec 5.4): level i removes
-// round((i+1)/100 · entries) of all entries, half to even, as far as
+// round((i+1) · entries / 100) of all entries, half to even, as far as
 // protection and minimum retention allow. curves is [L][K]; a nil layer takes
 // no part (sliding windows).
 func Sweep(ctx context.Context, curves [][]*Curve, opt SweepOptions) (*LevelSet, error) {
@@ -123,7 +123,8 @@ func (set *LevelSet) solve(ctx context.Context, curves [][]*Curve, layers []int,
 	}
 	totals := make([]int, Levels)
 	for i := range totals {
-		totals[i] = entries - int(math.RoundToEven(float64(i+1)/100*float64(entries)))
+		// Multiplied first: 0.07 · 150 in floating point lies above 10.5.
+		totals[i] = entries - int(math.RoundToEven(float64((i+1)*entries)/100))
 	}
 	solutions, err := Greedy(ctx, units, floors, totals)
 	if err != nil {

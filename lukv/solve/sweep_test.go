@@ -99,6 +99,20 @@ func TestSweep(t *testing.T) {
 	}
 }
 
+// TestSweepHalves: 7 and 29 % of 150 entries are 10.5 and 43.5, halves to even;
+// 0.07 · 150 in floating point is more than 10.5, 0.29 · 50 less than 14.5.
+func TestSweepHalves(t *testing.T) {
+	for _, entries := range []int{50, 150, 250, 350, 450, 550, 1050} {
+		c, err := NewCurve(make([]float32, entries), 0)
+		require.NoError(t, err)
+		set, err := Sweep(t.Context(), [][]*Curve{{c}}, SweepOptions{MinRetention: -1})
+		require.NoError(t, err)
+		for i, keep := range set.Keep {
+			require.Equal(t, entries-halfEven((i+1)*entries), keep[0][0], "%d %% of %d", i+1, entries)
+		}
+	}
+}
+
 func TestSweepRefuses(t *testing.T) {
 	c := sweepCurves(t)[0][0]
 	for want, curves := range map[string][][]*Curve{
