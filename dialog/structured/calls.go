@@ -170,7 +170,8 @@ func (c *callReader) text() string {
 
 // head reads the name of a function. What does not begin like a call was text.
 func (c *callReader) head(content string, calls []Call) (string, []Call) {
-	at := strings.Index(c.buf, callBegin)
+	near := min(len(c.buf), 4+len(callBegin)) // the same for any pieces that the answer comes in
+	at := strings.Index(c.buf[:near], callBegin)
 	if at < 0 && len(c.buf) < 4+len(callBegin) {
 		return content, calls
 	}
