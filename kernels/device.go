@@ -132,7 +132,10 @@ type Device interface {
 	Info() DeviceInfo
 	Memory() DeviceMemory
 
-	// Matrix copies weights to the device.
+	// Matrix copies weights of F32, F16, BF16 or blocks of integers to the device, where blocks
+	// should take no more memory than in the file. Products widen weights exactly and take
+	// activations as they are: no device rounds them to 8 bits. A device that lacks a type of
+	// blocks refuses it by an error that names it, and rows that are no whole blocks.
 	Matrix(ctx context.Context, m Matrix) (DeviceMatrix, error)
 
 	// Buffer allocates rows × cols elements on the device, all zero. The type is F32, or

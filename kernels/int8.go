@@ -40,8 +40,9 @@ import (
 // Rows of weights are whole blocks: other lengths are refused when a matrix is made. Scales of
 // weights that are not finite give results that are not finite.
 //
-// The sums being exact, a device that follows the same chain meets the same bits; the Vulkan
-// driver does not: it widens weights in its products.
+// The sums being exact, a device that follows the same chain could meet the same bits. Devices do
+// not: a [Device] widens weights in its products and takes activations as they are, whatever
+// precision a model asks for.
 
 const tiniestScale = 0x1p-100
 

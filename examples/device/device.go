@@ -81,6 +81,9 @@ func (d *Device) Matrix(ctx context.Context, m kernels.Matrix) (kernels.DeviceMa
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
+	if !m.Type.Weights() || m.Cols%m.Type.Block() != 0 {
+		return nil, fmt.Errorf("copy weights: found %d columns of type %v", m.Cols, m.Type)
+	}
 	m.Data = slices.Clone(m.Data)
 	return &matrix{d.thing(), m}, nil
 }

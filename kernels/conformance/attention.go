@@ -122,7 +122,7 @@ func attentionCases() (list []attentionCase) {
 			list = append(list, c)
 		}
 	}
-	for _, t := range weightTypes {
+	for _, t := range floatTypes {
 		add(t, 64, 32, 6, 2, 0, []int{1}, []int{70, 3})
 		add(t, 32, 16, 10, 1, 0, []int{19, 1, 5}, []int{0}, []int{600}, []int{255})
 		add(t, 128, 64, 4, 4, 0, []int{3}, []int{250, 256, 0, 300})

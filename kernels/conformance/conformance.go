@@ -59,6 +59,7 @@ func Run(t *testing.T, o Options) {
 	}
 	s := &suite{o: o, d: o.Open(t)}
 	before := s.d.Memory().Buffers
+	t.Run("WeightTypes", s.weightTypes)
 	t.Run("Operations", s.operations)
 	t.Run("Copies", s.copies)
 	t.Run("Arguments", s.arguments)
@@ -81,6 +82,9 @@ func Run(t *testing.T, o Options) {
 type suite struct {
 	o Options
 	d kernels.Device
+
+	types  []tensor.Type // of weights that the device takes
+	floats int           // how many of them come first that are no blocks of integers
 }
 
 var cpu kernels.CPU // portable

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/lukv/lukv/internal/testnum"
@@ -19,7 +20,46 @@ const (
 	bf16Bound    = 1.0 / 128
 )
 
-var weightTypes = []tensor.Type{tensor.F32, tensor.F16, tensor.BF16}
+// floatTypes are the types of weights that every device takes, blockTypes those that it may
+// refuse by name.
+var (
+	floatTypes = []tensor.Type{tensor.F32, tensor.F16, tensor.BF16}
+	blockTypes = []tensor.Type{
+		tensor.Q8_0, tensor.Q4_0, tensor.Q4_1, tensor.Q5_0, tensor.Q5_1, tensor.Q2_K, tensor.Q3_K, tensor.Q4_K, tensor.Q5_K,
+		tensor.Q6_K, tensor.IQ4_NL, tensor.IQ4_XS, tensor.MXFP4,
+	}
+)
+
+// weightTypes sets the types of weights that the device takes.
+func (s *suite) weightTypes(t *testing.T) {
+	s.floats, s.types = len(floatTypes), slices.Clone(floatTypes)
+	for _, b := range blockTypes {
+		w, err := s.d.Matrix(t.Context(), kernels.Matrix{Type: b, Rows: 1, Cols: 256, Data: make([]byte, b.Bytes(256))})
+		switch {
+		case err == nil:
+			w.Free()
+			s.types = append(s.types, b)
+		case strings.Contains(err.Error(), b.String()):
+			t.Logf("left out: weights of %v: %v", b, err)
+		default:
+			t.Errorf("weights of %v are refused, but not by name: %v", b, err)
+		}
+	}
+	for _, b := range s.types[s.floats:] {
+		if w, err := s.d.Matrix(t.Context(), kernels.Matrix{Type: b, Rows: 2, Cols: 16, Data: make([]byte, b.Bytes(256))}); err == nil {
+			w.Free()
+			t.Errorf("rows of 16 columns of %v are no whole blocks, but taken", b)
+		}
+	}
+}
+
+// whole rounds columns up to whole blocks of any type of integers.
+func whole(cols int, t tensor.Type) int {
+	if t.Quantised() {
+		return (cols + 255) &^ 255
+	}
+	return cols
+}
 
 // operation is one operation with one shape on one kind of numbers.
 type operation struct {
@@ -141,6 +181,29 @@ func (s *suite) headNorms(r *rig, st testnum.Style) (list []operation) {
 	return list
 }
 
+// blocks returns n random elements of a type of blocks, as bytes and as numbers. All bytes
+// are random; blocks with scales beyond those of weights are drawn again unless the style
+// has infinities and NaN.
+func blocks(name string, st testnum.Style, n int, t tensor.Type) (raw []byte, wide []float32) {
+	r := random(name)
+	raw, wide = make([]byte, t.Bytes(n)), make([]float32, n)
+	for at := 0; at < n; at += t.Block() {
+		block, x := raw[t.Bytes(at):t.Bytes(at+t.Block())], wide[at:at+t.Block()]
+		for again := true; again; {
+			for i := range block {
+				block[i] = byte(r.Uint32())
+			}
+			cpu.Widen(x, block, t)
+			again = st != testnum.Special && slices.ContainsFunc(x, func(v float32) bool { return !(math.Abs(float64(v)) < 1e6) })
+		}
+	}
+	return raw, wide
+}
+
+// randomScales reports whether operations of a style are run with blocks, whose scales are of
+// all sizes in any case.
+func randomScales(st testnum.Style) bool { return st == testnum.Plain || st == testnum.Special }
+
 // weights are random weights, on both sides.
 type weights struct {
 	kernels.Matrix
@@ -150,7 +213,13 @@ type weights struct {
 }
 
 func (r *rig) weights(name string, st testnum.Style, t tensor.Type, rows, cols int, bias bool) (w weights) {
-	raw, wide := narrow(numbers(name, st, rows*cols, t), t)
+	var raw []byte
+	var wide []float32
+	if t.Quantised() {
+		raw, wide = blocks(name, st, rows*cols, t)
+	} else {
+		raw, wide = narrow(numbers(name, st, rows*cols, t), t)
+	}
 	w.Matrix, w.wide = kernels.Matrix{Type: t, Rows: rows, Cols: cols, Data: raw}, wide
 	w.W = r.matrix(w.Matrix)
 	if bias {
@@ -195,18 +264,21 @@ func (s *suite) bound(w *weights, x []float32, t tensor.Type) func(i int) float6
 }
 
 func (s *suite) products(r *rig, st testnum.Style) (list []operation) {
-	for _, shape := range [][3]int{
+	for at, shape := range [][3]int{
 		{1, 16, 1}, {1, 64, 9}, {1, 4160, 6}, {1, 1024, 300}, {2, 96, 7}, {3, 2048, 4}, {5, 2080, 37},
 		{9, 64, 70}, {33, 128, 40}, {17, 4100, 5}, {1, 7, 5}, {4, 33, 5}, {40, 100, 17}, {1, 9001, 3},
 	} {
 		if testing.Short() && shape[0]*shape[1]*shape[2] > 20000 {
 			continue
 		}
-		for i, wt := range weightTypes {
+		for i, wt := range s.types {
 			for j, xt := range []tensor.Type{tensor.F32, tensor.BF16} {
-				n, cols, rows := shape[0], shape[1], shape[2]
+				if i >= s.floats && ((at+i+j)%2 == 1 || !randomScales(st)) {
+					continue // blocks with either in turn
+				}
+				n, cols, rows := shape[0], whole(shape[1], wt), shape[2]
 				name := fmt.Sprintf("MatMul/%v·%v/n%d,cols%d,rows%d/%v", xt, wt, n, cols, rows, st)
-				x, w := numbers(name, st, n*cols, xt), r.weights(name+" w", st, wt, rows, cols, i == j)
+				x, w := numbers(name, st, n*cols, xt), r.weights(name+" w", st, wt, rows, cols, i%3 == j)
 				want, bound := s.multiply(&w, x, n, xt), s.bound(&w, x, xt)
 				src := r.rows(xt, n, cols, x)
 				o := operation{name: name, dst: tensor.F32, n: n, cols: rows, want: want, bound: bound}
@@ -225,16 +297,16 @@ func (s *suite) products(r *rig, st testnum.Style) (list []operation) {
 	return append(list, s.manyProducts(r, st)...)
 }
 
-// manyProducts are five products of one source in one operation, of several types: each has
+// manyProducts are products of one source in one operation, of several types: each has
 // the bits that it has alone.
 func (s *suite) manyProducts(r *rig, st testnum.Style) (list []operation) {
-	const n, cols = 6, 72
+	const n, cols = 6, 256
 	x := numbers("many products", st, n*cols, tensor.F32)
 	src := r.rows(tensor.F32, n, cols, x)
 	var products []kernels.Product
 	var all []weights
-	for i, rows := range []int{40, 9, 33, 8, 50} {
-		w := r.weights(fmt.Sprint("product ", i), st, weightTypes[i/2], rows, cols, i%2 == 0)
+	for i, rows := range []int{40, 9, 33, 8, 50, 7, 20, 12} {
+		w := r.weights(fmt.Sprint("product ", i), st, s.types[min(i/2, len(s.types)-1-i%2)], rows, cols, i%2 == 0)
 		all = append(all, w)
 		products = append(products, kernels.Product{Linear: w.Linear, Dst: r.rows(tensor.F32, n, rows, nil)})
 	}
@@ -261,12 +333,21 @@ func (s *suite) gates(r *rig, st testnum.Style) (list []operation) {
 		if testing.Short() && shape[0]*shape[1]*shape[2] > 20000 {
 			continue
 		}
-		for _, wt := range weightTypes {
-			for _, xt := range []tensor.Type{tensor.F32, tensor.BF16} {
-				n, cols, rows := shape[0], shape[1], shape[2]
+		for k, wt := range s.types {
+			for j, xt := range []tensor.Type{tensor.F32, tensor.BF16} {
+				ut := wt
+				if k >= s.floats {
+					if (i+k+j)%2 == 1 || !randomScales(st) {
+						continue
+					}
+					if i%3 == 1 { // the two need not be of one type
+						ut = s.types[s.floats+(k+2)%(len(s.types)-s.floats)]
+					}
+				}
+				n, cols, rows := shape[0], whole(shape[1], wt), shape[2]
 				name := fmt.Sprintf("GateUp/%v·%v/n%d,cols%d,rows%d/%v", xt, wt, n, cols, rows, st)
 				x := numbers(name, st, n*cols, xt)
-				gate, up := r.weights(name+" gate", st, wt, rows, cols, i%2 == 0), r.weights(name+" up", st, wt, rows, cols, i%3 == 0)
+				gate, up := r.weights(name+" gate", st, wt, rows, cols, i%2 == 0), r.weights(name+" up", st, ut, rows, cols, i%3 == 0)
 				g, u := s.multiply(&gate, x, n, xt), s.multiply(&up, x, n, xt)
 				want := make([]float32, len(g))
 				cpu.SwiGLU(want, g, u)
@@ -308,10 +389,11 @@ func (s *suite) sums(r *rig, st testnum.Style) (list []operation) {
 }
 
 func (s *suite) embeddings(r *rig, st testnum.Style) (list []operation) {
-	const vocab, cols = 50, 20
+	const vocab = 50
 	ids := []float32{7, 49, 0, 7, 50, 12, -1, 1e9}
 	numbers := r.shared(kernels.HostWrites, len(ids), 1, ids)
-	for _, t := range weightTypes {
+	for _, t := range s.types {
+		cols := whole(20, t)
 		name := fmt.Sprintf("Embed/%v/%v", t, st)
 		w, want := r.weights(name, st, t, vocab, cols, false), make([]float32, len(ids)*cols)
 		for i, id := range ids {

@@ -32,7 +32,7 @@ func (s *suite) pages(t *testing.T) {
 		m := &poolModel{
 			t: t, d: s.d, rng: rng, block: map[kernels.DevicePage][]byte{}, refs: map[kernels.DevicePage]int{},
 			l: kernels.PageLayout{
-				Type: weightTypes[i%3], HeadDim: []int{4, 8, 20, 64}[rng.IntN(4)], PageEntries: []int{16, 64}[rng.IntN(2)],
+				Type: floatTypes[i%3], HeadDim: []int{4, 8, 20, 64}[rng.IntN(4)], PageEntries: []int{16, 64}[rng.IntN(2)],
 			},
 		}
 		before := s.d.Memory().Buffers

@@ -83,9 +83,12 @@ func (s *suite) reduce(t *testing.T, r *rig, p *pass, a kernels.Attention) {
 	})
 
 	width := p.heads * d
-	for _, wt := range weightTypes {
-		raw, wide := narrow(normal(random("projection"), 37*width), wt)
-		w := r.matrix(kernels.Matrix{Type: wt, Rows: 37, Cols: width, Data: raw})
+	for _, wt := range s.types {
+		if width%wt.Block() != 0 {
+			continue
+		}
+		projection := r.weights("projection", testnum.Plain, wt, 37, width, false)
+		w, wide := projection.W, projection.wide
 		for norm := 1; norm <= 2; norm++ {
 			got, err = a.OutputNorms(ctx, 1, 0, w, norm)
 			each(fmt.Sprintf("output norms %d of %v", norm, wt), got, err, true, func(q int, _, value []float32) (float64, float64) {

@@ -32,15 +32,16 @@ func (r *rowBuffer) Floats() []float32 { return floatsOf(r.buf)[: r.N*r.Cols : r
 
 // Matrix copies weights to the device.
 func (d *Device) Matrix(ctx context.Context, m kernels.Matrix) (kernels.DeviceMatrix, error) {
-	if _, ok := typeCode(m.Type); !ok || m.Rows < 1 || m.Cols < 1 || len(m.Data) < m.Rows*m.Cols*m.Type.Bytes(1) {
-		return nil, fmt.Errorf("copy weights to %s: found %d×%d of %v in %d bytes, expected F32, F16 or BF16 and all of them", d.info.Name, m.Rows, m.Cols, m.Type, len(m.Data))
+	_, known := weightCode(m.Type)
+	if !known || m.Rows < 1 || m.Cols < 1 || m.Cols%m.Type.Block() != 0 || len(m.Data) < m.Type.Bytes(m.Rows*m.Cols) {
+		return nil, fmt.Errorf("copy weights to %s: found %d×%d of %v in %d bytes, expected F32, F16, BF16 or whole blocks of integers, and all of them", d.info.Name, m.Rows, m.Cols, m.Type, len(m.Data))
 	}
 	buf, err := d.newLocalBuffer(weightBytes(m.Type, m.Rows, m.Cols))
 	if err != nil {
 		return nil, fmt.Errorf("copy %d×%d weights to the device: %w", m.Rows, m.Cols, err)
 	}
-	size := m.Type.Bytes(1)
-	if err := d.uploadRows(ctx, buf.All(), m.Data[:m.Rows*m.Cols*size], m.Cols*size, padded(m.Cols)*size); err != nil {
+	row := m.Type.Bytes(m.Cols)
+	if err := d.uploadRows(ctx, buf.All(), m.Data[:m.Rows*row], row, rowPitch(m.Type, m.Cols)); err != nil {
 		buf.Free()
 		return nil, fmt.Errorf("copy %d×%d weights to the device: %w", m.Rows, m.Cols, err)
 	}

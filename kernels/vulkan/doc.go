@@ -50,6 +50,10 @@
 // nearly so, may be rounded differently than on the CPU. Infinities and NaN in
 // operands may or may not propagate to the result.
 //
+// Weights in blocks of integers stay as they are in the file, in rows of multiples of 16 bytes.
+// Products widen eight at a time in registers, with the values that tensor.Type.Widen gives, and
+// take activations as they are.
+//
 // Products sum in blocks of 2048 columns, except those of bf16 buffers by bf16 weights.
 // If a device has matrix units for them (cooperative matrices of a subgroup, bf16 summed in f32), these are used for
 // every number of rows, from one up: K is divided into blocks of 512, a block is one

@@ -233,7 +233,7 @@ func newRows(t testing.TB, d *Device, n, cols int, typ tensor.Type) (rows2D, *gu
 func uploadWeights(t testing.TB, d *Device, raw []byte, typ tensor.Type, rows, cols int) weights {
 	t.Helper()
 	g := alloc(t, d, int(weightBytes(typ, rows, cols)))
-	ok(t, d.uploadRows(context.Background(), g.view, raw, cols*typ.Bytes(1), padded(cols)*typ.Bytes(1)))
+	ok(t, d.uploadRows(context.Background(), g.view, raw, typ.Bytes(cols), rowPitch(typ, cols)))
 	return weights{Mem: g.view, Type: typ, Rows: rows, Cols: cols}
 }
 

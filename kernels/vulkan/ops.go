@@ -3,6 +3,8 @@
 package vulkan
 
 import (
+	"slices"
+
 	"github.com/lukv/lukv/tensor"
 )
 
@@ -41,8 +43,8 @@ func (r rows2D) Part(first, n int) rows2D {
 	return r
 }
 
-// weights is a matrix [Rows, Cols] of type F32, F16 or BF16 on the device; its rows
-// are padded(Cols) elements apart, with zeros after the last column (uploadRows).
+// weights is a matrix [Rows, Cols] of a type that typeCode knows on the device; its rows are
+// rowPitch bytes apart, with zeros after the last column (uploadRows).
 type weights struct {
 	Mem        view
 	Type       tensor.Type
@@ -51,7 +53,30 @@ type weights struct {
 
 // weightBytes is the size of weights on the device.
 func weightBytes(t tensor.Type, rows, cols int) int64 {
-	return int64(rows) * int64(padded(cols)) * int64(t.Bytes(1))
+	return int64(rows) * int64(rowPitch(t, cols))
+}
+
+// rowPitch returns how many bytes rows of weights are apart: 8 elements begin with one of 4
+// or 8 words, and whole blocks as in a file end with up to 15 zeros.
+func rowPitch(t tensor.Type, cols int) int {
+	if t.Quantised() {
+		return (t.Bytes(cols) + 15) &^ 15
+	}
+	return padded(cols) * t.Bytes(1)
+}
+
+// blockCodes are the types of blocks, in the order of shaders/quants.glsl from 3 on.
+var blockCodes = []tensor.Type{
+	tensor.Q8_0, tensor.Q4_0, tensor.Q4_1, tensor.Q5_0, tensor.Q5_1, tensor.Q2_K, tensor.Q3_K, tensor.Q4_K, tensor.Q5_K,
+	tensor.Q6_K, tensor.IQ4_NL, tensor.IQ4_XS, tensor.MXFP4,
+}
+
+// weightCode is typeCode for weights, which blocks of integers are, too.
+func weightCode(t tensor.Type) (uint32, bool) {
+	if i := slices.Index(blockCodes, t); i >= 0 {
+		return uint32(3 + i), true
+	}
+	return typeCode(t)
 }
 
 func typeCode(t tensor.Type) (uint32, bool) {
@@ -104,19 +129,20 @@ func (c *commands) floats(op, name string, v view, n int, none bool) {
 }
 
 func (c *commands) weights(op string, w weights) (code uint32) {
-	code, ok := typeCode(w.Type)
+	code, ok := weightCode(w.Type)
+	ok = ok && w.Cols%w.Type.Block() == 0
 	need := int64(0)
 	if ok {
 		need = weightBytes(w.Type, w.Rows, w.Cols)
 	}
 	switch {
 	case !ok:
-		c.fail(op, "weights: found type %v, expected F32, F16 or BF16", w.Type)
+		c.fail(op, "weights: found %d columns of type %v, expected F32, F16, BF16 or whole blocks of integers", w.Cols, w.Type)
 	case w.Mem.None() || w.Mem.Size() < need:
 		c.fail(op, "weights: found %d bytes, expected %d for %d×%d of %v", w.Mem.Size(), need, w.Rows, w.Cols, w.Type)
 	case w.Mem.address()%16 != 0:
 		c.fail(op, "weights: the address %#x is not a multiple of 16", w.Mem.address())
-	case int64(w.Rows)*int64(padded(w.Cols)/8) >= 1<<31:
+	case int64(w.Rows)*int64(padded(w.Cols)/8) >= 1<<31 || w.Type.Quantised() && need >= 1<<34:
 		c.fail(op, "weights: %d×%d has too many elements", w.Rows, w.Cols)
 	}
 	return code
@@ -243,12 +269,11 @@ func (c *commands) GateUp(y, x rows2D, gate, up product) {
 	cols, n := gate.W.Cols, gate.W.Rows
 	xt := c.rows(op, "x", x, cols, tensor.F32, tensor.BF16)
 	yt := c.rows(op, "y", y, n, tensor.F32, tensor.BF16)
-	code := c.weights(op, gate.W)
-	c.weights(op, up.W)
+	code, upCode := c.weights(op, gate.W), c.weights(op, up.W)
 	c.floats(op, "gate's bias", gate.Bias, n, true)
 	c.floats(op, "up's bias", up.Bias, n, true)
-	if up.W.Cols != cols || up.W.Rows != n || up.W.Type != gate.W.Type || cols < 1 {
-		c.fail(op, "weights: found %v with %d×%d beside %v with %d×%d, expected the same", up.W.Type, up.W.Rows, up.W.Cols, gate.W.Type, n, cols)
+	if up.W.Cols != cols || up.W.Rows != n || cols < 1 {
+		c.fail(op, "weights: found %d×%d beside %d×%d, expected the same", up.W.Rows, up.W.Cols, n, cols)
 	}
 	if y.N < x.N {
 		c.fail(op, "y: found %d rows, expected %d", y.N, x.N)
@@ -258,7 +283,7 @@ func (c *commands) GateUp(y, x rows2D, gate, up product) {
 	}
 	gate.Dst, up.Dst = y, y
 	p := c.matMulArgs(x, x.N, []product{gate, up})
-	if u := c.unitsFor(x, gate.W.Type); u != nil {
+	if u := c.unitsFor(x, gate.W.Type); u != nil && up.W.Type == gate.W.Type {
 		u.gateUp(c, op, x, n, yt, &p)
 		return
 	}
@@ -267,7 +292,7 @@ func (c *commands) GateUp(y, x rows2D, gate, up product) {
 		outs /= 2
 	}
 	outs /= split
-	c.dispatch(op, "gateup"+size, []uint32{code, xt, uint32(split), yt}, &p, (n+outs-1)/outs, (x.N+rows-1)/rows, 1)
+	c.dispatch(op, "gateup"+size, []uint32{code, xt, uint32(split), yt, upCode}, &p, (n+outs-1)/outs, (x.N+rows-1)/rows, 1)
 }
 
 // RMSNorm sets y[r] = x[r]/√(mean(x[r]²)+eps)·w for every row; y is F32 or BF16

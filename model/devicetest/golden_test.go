@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -32,14 +33,15 @@ const (
 
 // goldenCase is an entry of cases.json in the folder of golden models.
 type goldenCase struct {
-	Name   string `json:"name"`
-	Golden string `json:"golden"`
+	Name   string   `json:"name"`
+	Golden string   `json:"golden"`
+	Files  []string `json:"files"` // of a GGUF model, in order
 }
 
-// goldenCases returns the golden models and their folder.
-func goldenCases(t testing.TB) (dir string, cases []goldenCase) {
-	if dir = os.Getenv("LUKV_GOLDEN_MODELS"); dir == "" {
-		dir = filepath.Join("..", "testdata", "models")
+// goldenCases returns the golden models and their folder, which a variable may name.
+func goldenCases(t testing.TB, variable, folder string) (dir string, cases []goldenCase) {
+	if dir = os.Getenv(variable); dir == "" {
+		dir = filepath.Join("..", "testdata", folder)
 	}
 	text, err := os.ReadFile(filepath.Join(dir, "cases.json"))
 	require.NoError(t, err)
@@ -51,8 +53,19 @@ func goldenCases(t testing.TB) (dir string, cases []goldenCase) {
 
 // TestGoldenModels compares logits and greedy tokens with independent references.
 func TestGoldenModels(t *testing.T) {
+	dir, cases := goldenCases(t, "LUKV_GOLDEN_MODELS", "models")
+	checkAllGolden(t, "golden models", dir, cases)
+}
+
+// TestGoldenGGUF does so with weights of blocks of integers, in the precision int8, which a
+// device does not round activations for. Families that devices lack are refused.
+func TestGoldenGGUF(t *testing.T) {
+	dir, cases := goldenCases(t, "LUKV_GOLDEN_GGUF", "gguf")
+	checkAllGolden(t, "golden GGUF models", dir, cases)
+}
+
+func checkAllGolden(t *testing.T, what, dir string, cases []goldenCase) {
 	d := device(t)
-	dir, cases := goldenCases(t)
 	checks, worst := 0, 0.0
 	for _, c := range cases {
 		t.Run(c.Name, func(t *testing.T) {
@@ -61,7 +74,7 @@ func TestGoldenModels(t *testing.T) {
 			worst = max(worst, w)
 		})
 	}
-	line := fmt.Sprintf("golden models on %s: %d checks, worst deviation %.2g", d.Info().Name, checks, worst)
+	line := fmt.Sprintf("%s on %s: %d checks, worst deviation %.2g", what, d.Info().Name, checks, worst)
 	t.Log(line)
 	fmt.Println(line)
 	require.NotZero(t, checks)
@@ -69,7 +82,14 @@ func TestGoldenModels(t *testing.T) {
 
 func checkGolden(t *testing.T, d kernels.Device, dir string, c goldenCase) (checks int, worst float64) {
 	ctx := context.Background()
-	m, err := model.Open(ctx, dir, model.WithPrecision(model.PrecisionF32), model.WithOpenDevice(d), model.WithThreads(2))
+	from, precision := dir, model.PrecisionF32
+	if len(c.Files) > 0 && filepath.Ext(c.Files[0]) == ".gguf" {
+		from, precision = filepath.Join(dir, c.Files[0]), model.PrecisionInt8
+	}
+	m, err := model.Open(ctx, from, model.WithPrecision(precision), model.WithOpenDevice(d), model.WithThreads(2))
+	if errors.Is(err, model.ErrUnsupported) {
+		t.Skip(err)
+	}
 	require.NoError(t, err)
 	defer m.Close()
 	ref := openReferences(t, dir, c)
@@ -82,7 +102,7 @@ func checkGolden(t *testing.T, d kernels.Device, dir string, c goldenCase) (chec
 		checks += len(want)
 	}
 	vocab := m.Config().Vocab
-	s := session(t, m, model.SessionOptions{MaxTokens: 4096})
+	s := session(t, m, model.SessionOptions{MaxTokens: 4096, CacheType: tensor.F32})
 	compare("logits of the short prompt", trace(t, s, ints("prompt48"), nil), floats("logits48"))
 	greedy := floats("greedy_logits")
 	for i, want := range ints("greedy_tokens") {
@@ -91,7 +111,7 @@ func checkGolden(t *testing.T, d kernels.Device, dir string, c goldenCase) (chec
 		checks++
 		require.NoError(t, s.Append(ctx, want))
 	}
-	long := trace(t, session(t, m, model.SessionOptions{MaxTokens: 4096}), ints("prompt200"), nil)
+	long := trace(t, session(t, m, model.SessionOptions{MaxTokens: 4096, CacheType: tensor.F32}), ints("prompt200"), nil)
 	compare("last logits of the long prompt", long[len(long)-8*vocab:], floats("logits200_last8"))
 	return checks, worst
 }
@@ -134,7 +154,7 @@ func (r references) ints(name string) (out []int32) {
 // which products may use matrix units.
 func TestGoldenBF16(t *testing.T) {
 	d := device(t)
-	dir, cases := goldenCases(t)
+	dir, cases := goldenCases(t, "LUKV_GOLDEN_MODELS", "models")
 	checks, stored, host := 0, 0.0, 0.0
 	for _, c := range cases {
 		t.Run(c.Name, func(t *testing.T) {

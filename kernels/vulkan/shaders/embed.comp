@@ -1,6 +1,7 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "common.glsl"
+#include "quants.glsl"
 
 // x[r][i] = table[ids[r]][i], widened. Ids, whole f32 numbers, beyond the table give zeros.
 
@@ -18,10 +19,10 @@ void main() {
 	float number = InF(ids).v[r * ldi];
 	bool found = number >= 0.0 && number < float(vocab);
 	uint id = found ? uint(number) : 0;
-	// Rows are multiples of 8 elements, so the row is found in units that fit 32 bits.
+	// Rows are multiples of 8 elements or of 16 bytes, so the row is found in units that fit 32 bits.
 	float v = 0.0;
 	if (found) {
-		V8 e = load8(InU4(table), id * (pitch / 8) + i / 8, T);
+		V8 e = weights8(InU4(table), id * rowUnits(pitch, T), i / 8 * 8, T);
 		uint k = i % 8;
 		v = k < 4 ? e.a[k] : e.b[k - 4];
 	}

@@ -1,6 +1,7 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "common.glsl"
+#include "quants.glsl"
 
 // y[r][o] = Σ_k x[r][k]·w[o][k] (+ bias[o]) (+ y[r][o]) for up to three matrices
 // over the same x.
@@ -20,10 +21,11 @@ layout(constant_id = 0) const uint WT = 2;    // type of w
 layout(constant_id = 1) const uint XT = 0;    // type of x: f32 or bf16
 layout(constant_id = 2) const uint SPLIT = 1; // teams that share the blocks of an output; NR·NW ≤ 2
 layout(constant_id = 3) const uint YT = 0;    // type of y with GLU: f32 or bf16
+layout(constant_id = 4) const uint UT = 2;    // type of w[1] with GLU
 
 layout(push_constant) uniform P {
 	uvec2 x;
-	uvec2 w[3], y[3], bias[3]; // addresses; w rows are pitch elements apart, zeros behind cols
+	uvec2 w[3], y[3], bias[3]; // addresses; w rows are pitch elements apart, zeros behind cols; see rowUnits
 	uint rows[3];              // of w
 	uint ldy[3];
 	uint n_flags; // n | flags << 31: add to y
@@ -33,6 +35,9 @@ layout(push_constant) uniform P {
 const uint BLOCK = 2048, TO = 16 / TR, ACC = NR * NW, NO = NW / (1 + GLU); // NO: outputs of a team along weights
 
 shared float red[16 * 256];
+
+// typeOf returns the type of weight j of a team.
+uint typeOf(uint j) { return GLU == 1 && j % 2 == 1 ? UT : WT; }
 
 void main() {
 	uint tid = gl_LocalInvocationID.x, team = tid / 16, lane = tid % 16;
@@ -53,7 +58,7 @@ void main() {
 	uint o0 = tile * outs + teamO * NO, r0 = (gl_WorkGroupID.y * TR + teamR) * NR;
 
 	uint wrow[NW], xrow[NR];
-	[[unroll]] for (uint j = 0; j < NW; j++) wrow[j] = min(o0 + j / (1 + GLU), nw - 1) * (pitch / 8);
+	[[unroll]] for (uint j = 0; j < NW; j++) wrow[j] = min(o0 + j / (1 + GLU), nw - 1) * rowUnits(pitch, typeOf(j));
 	[[unroll]] for (uint i = 0; i < NR; i++) xrow[i] = min(r0 + i, n - 1) * (ldx / 8);
 
 	precise float total[(ACC + 15) / 16]; // thread `lane` of a team owns outputs lane, lane+16, …
@@ -67,7 +72,7 @@ void main() {
 		uint end = min(cols, (b + 1) * BLOCK);
 		for (uint k = b * BLOCK + lane * 8; k < end; k += 128) {
 			V8 wv[NW];
-			[[unroll]] for (uint j = 0; j < NW; j++) wv[j] = load8(GLU == 1 && j % 2 == 1 ? U : W, wrow[j] + k / 8, WT);
+			[[unroll]] for (uint j = 0; j < NW; j++) wv[j] = weights8(GLU == 1 && j % 2 == 1 ? U : W, wrow[j], k, typeOf(j));
 			[[unroll]] for (uint i = 0; i < NR; i++) {
 				V8 xv = load8(X, xrow[i] + k / 8, XT);
 				if (k + 8 > cols) {

@@ -1,6 +1,7 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "common.glsl"
+#include "quants.glsl"
 
 // out[q][t] = |v_t·W_O(q)|, the L1 or L2 norm of a value after the columns of the
 // output projection [M, H·D] that read query head q. A thread is a slot.
@@ -18,14 +19,19 @@ layout(push_constant) uniform P {
 	uint head0, group, M, pitch, ldo, norm, held;
 };
 
-// weights returns elements 8c … 8c+7 from element at on, zeros behind the head.
-V8 weights(InU4 W, uint at, uint c) {
-	if (D % 8 == 0) return load8(W, at / 8 + c, WT);
-	uint i = at / 4 + 2 * c; // in units of 4 elements
-	bool more = 8 * c + 4 < D;
-	if (WT == F32) return V8(uintBitsToFloat(W.v[i]), more ? uintBitsToFloat(W.v[i + 1]) : vec4(0));
-	InU2 H = InU2(w);
-	return V8(widen(H.v[i], WT), more ? widen(H.v[i + 1], WT) : vec4(0));
+// weights returns elements 8c … 8c+7 of head q in a row of the projection, zeros behind the head.
+V8 weights(InU4 W, uint row, uint q, uint c) {
+	row *= rowUnits(pitch, WT);
+	uint k = q * D + 8 * c;
+	if (D % 8 == 0) return weights8(W, row, k, WT);
+	V8 v = V8(vec4(0), vec4(0));
+	[[dont_unroll]] for (uint i = 0; i < min(8, D - 8 * c); i += 4) {
+		V8 both = weights8(W, row, (k + i) / 8 * 8, WT);
+		vec4 four = (k + i) % 8 == 0 ? both.a : both.b;
+		if (i == 0) v.a = four;
+		else v.b = four;
+	}
+	return v;
 }
 
 void main() {
@@ -41,7 +47,7 @@ void main() {
 		[[unroll]] for (uint i = 0; i < 8; i++) y[i] = 0.0;
 		[[dont_unroll]] for (uint c = 0; c < DP / 8; c++) {
 			V8 v = load8(page, valueChunk(e, c, PE, DP), T);
-			[[unroll]] for (uint i = 0; i < 8; i++) y[i] = dot8(weights(W, min(o + i, M - 1) * pitch + q * D, c), v, y[i]);
+			[[unroll]] for (uint i = 0; i < 8; i++) y[i] = dot8(weights(W, min(o + i, M - 1), q, c), v, y[i]);
 		}
 		[[unroll]] for (uint i = 0; i < 8; i++) {
 			if (o + i < M) {
