@@ -304,7 +304,7 @@ type Encoder interface {
 	Run(ctx context.Context, list CommandList) error
 
 	// Copy copies src to dst, which has as many rows and columns and the same type. Either
-	// may be shared.
+	// may be shared. Rows of f32 on the device may also go to rows of bf16, rounded.
 	Copy(dst, src Rows)
 
 	// Embed sets row i of dst to row ids[i] of the table, widened; ids is a shared buffer
@@ -315,7 +315,8 @@ type Encoder interface {
 	// be bf16.
 	Norm(dst, src Rows, weight Buffer, eps float64)
 
-	// HeadNorm normalises each head of x in place: as many columns as weight has.
+	// HeadNorm normalises each head of x in place: as many columns as weight has, which may
+	// be all of them.
 	HeadNorm(x Rows, weight Buffer, eps float64)
 
 	// MatMul computes products of src, which may be bf16. With add they are added to their
@@ -325,8 +326,11 @@ type Encoder interface {
 	// GateUp sets dst to SwiGLU(src·gate, src·up). Both may be bf16.
 	GateUp(dst, src Rows, gate, up Linear)
 
-	// Add adds src to dst.
-	Add(dst, src Rows)
+	// GeGLU sets dst, which may be bf16, to GELU(gate)·up.
+	GeGLU(dst, gate, up Rows)
+
+	// AddScaled adds src, times scale, to dst.
+	AddScaled(dst, src Rows, scale float32)
 
 	// Gather sets row i of dst to row index[i] of src, ScatterAdd adds row i of src, times
 	// weights[i], to row index[i] of dst, in ascending order of i: rows on their way to the
@@ -340,11 +344,12 @@ type Encoder interface {
 	// row of src, the first among equals. NaN is never the largest.
 	ArgMax(dst, src Rows)
 
-	// RopeAppend rotates queries q and keys k in place by the rows' cosines and sines and
-	// stores keys and values v in the pages of the layer's heads. Row i is row i of the
-	// pass that a describes. cosSin is shared: HeadDim/2 cosines, then as many sines, for
-	// each row. With AttentionShape.BF16 it rounds q.
-	RopeAppend(a Attention, layer int, q, k, v, cosSin Rows)
+	// RopeAppend rotates queries q and keys k in place by the rows' turns and stores keys
+	// and values v in the pages of the layer's heads. Row i is row i of the pass that a
+	// describes. turns is shared: HeadDim/2 cosines, then as many sines, for each row, and,
+	// if it has one column more, the factor of the row's rotated queries. Turns without a
+	// buffer rotate nothing. With AttentionShape.BF16 it rounds q.
+	RopeAppend(a Attention, layer int, q, k, v, turns Rows)
 
 	// Attend sets dst, which may be bf16, to the attention of rotated queries q over the
 	// layer's pages. With stats, the softmax statistics are kept for Attention.ReadStats
@@ -374,6 +379,7 @@ type AttentionShape struct {
 
 	Windows []int   // attention window of every layer on the device, in tokens; 0 for none
 	Scale   float32 // of scores, log2 e included
+	Cap     float32 // if positive, what SoftCap limits scaled scores to, log2 e included
 	Page    PageLayout
 
 	// BF16 rounds to bf16, as AttentionArgs.BF16 does, the rotated queries and the

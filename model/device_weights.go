@@ -151,7 +151,10 @@ func (m *Model) upload(ctx context.Context, a *deviceWeights, w *weights.Weights
 		return x
 	}
 	for at := range n {
-		a.layers = append(a.layers, newDecoder(&m.plan[at], w.Ordered(at), mat, vec, norm))
+		plan := m.plan[at]
+		rows := weights.RowOrder(plan.Order)
+		plan.Order = nil // it is that of the rows
+		a.layers = append(a.layers, newDecoder(&plan, w.Ordered(at, rows), mat, vec, norm))
 		if failed != nil {
 			return fmt.Errorf("copy layer %d to %s: %w", at, a.dev.Info().Name, failed)
 		}
@@ -207,8 +210,26 @@ func deviceBytes(l *weights.Layer) int64 {
 // passBytes estimates what a pass over a chunk of default size takes on a device.
 func (m *Model) passBytes() int64 {
 	c := m.cfg
-	row := 2*c.Hidden + 2*c.Heads*c.HeadDim + 2*c.KVHeads*c.HeadDim + c.Intermediate + c.HeadDim
+	row := c.HeadDim * len(m.ropes)
+	for a := range actEnd {
+		if a != actLogits && m.uses(a) {
+			row += a.columns(c)
+		}
+	}
 	return 4 * (int64(defaultChunk)*int64(row) + 2*deviceLogits*int64(c.Vocab))
+}
+
+// uses reports whether passes on a device need an activation.
+func (m *Model) uses(a act) bool {
+	return slices.ContainsFunc(m.plan, func(p arch.LayerPlan) bool {
+		switch a {
+		case actBranch:
+			return !p.AddsDirectly()
+		case actGate, actUp:
+			return p.FFN.Activation == arch.GELUTanh
+		}
+		return true
+	})
 }
 
 // deviceOperand is the type of the activations that products on the device read: bf16 if
@@ -225,7 +246,7 @@ func (m *Model) attentionShape(s runShape) kernels.AttentionShape {
 	c := m.cfg
 	return kernels.AttentionShape{
 		Rows: s.rows, Sequences: s.seqs, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim,
-		Windows: slices.Clone(c.Windows[:len(m.acc.layers)]), Scale: m.plan[0].AttentionScale(), Page: s.page,
+		Windows: slices.Clone(c.Windows[:len(m.acc.layers)]), Scale: m.plan[0].AttentionScale(), Cap: m.plan[0].AttentionCap(), Page: s.page,
 		BF16: m.attentionInBF16(s.page.Type),
 	}
 }
@@ -237,22 +258,10 @@ func (m *Model) onDevices(p *arch.LayerPlan) error {
 	switch {
 	case p.FFN.Experts > 0:
 		what = "mixtures of experts"
-	case p.FFN.Activation != arch.SiLU:
-		what = "the activation GELU"
-	case p.ScoreCap > 0:
-		what = "soft-capped attention scores"
-	case !p.PreNorm || p.PostNorm:
-		what = "norms after attention and MLP"
-	case p.ResidualScale != 1:
-		what = "scaled residual branches"
-	case p.QKNorm == arch.FullNorm:
-		what = "norms over all query heads together"
-	case p.Rope != 0:
-		what = "rotations that differ between layers"
-	case p.Order != nil:
-		what = "partial rotation"
-	case m.cfg.Rope.QueryBeta != 0:
-		what = "query factors that depend on the position"
+	case p.ScoreScale != m.plan[0].ScoreScale || p.ScoreCap != m.plan[0].ScoreCap:
+		what = "attention scores that are scaled or capped by layer"
+	case p.Order != nil && p.QKNorm == arch.HeadNorm:
+		what = "partial rotation of normalised queries and keys"
 	}
 	if what == "" {
 		return nil

@@ -8,20 +8,44 @@ import (
 	"github.com/lukv/lukv/model/arch"
 )
 
-// rotations fills the cosines and sines of all rows.
+// turnColumns is the number of elements that say how a device rotates a row: cosines, sines
+// and, in models that have one, the factor of queries.
+func (m *Model) turnColumns() int {
+	if m.cfg.Rope.QueryBeta != 0 {
+		return m.cfg.HeadDim + 1
+	}
+	return m.cfg.HeadDim
+}
+
+// turnsOf returns where a rotation's turns of the run's rows are.
+func (d *deviceRun) turnsOf(rope int) []float32 {
+	n := d.m.turnColumns()
+	return d.turns.Floats()[rope*d.cap*n:][:d.rows*n]
+}
+
+// rotations fills the turns of all rows.
 func (d *deviceRun) rotations() { d.each(d.rows, 16, (*rotationStage)(d)) }
 
 type rotationStage deviceRun
 
 func (st *rotationStage) Run(lo, hi, _ int) {
 	d := (*deviceRun)(st)
-	n := d.m.cfg.HeadDim
-	cosSin := d.cosSin.Floats()
 	for i := range d.spans {
 		g := &d.spans[i]
 		for row := max(lo, g.row); row < min(hi, g.row+g.n); row++ {
-			t := cosSin[row*n : (row+1)*n]
-			d.m.ropes[0].Row(int(d.pos[row]), g.seqLen, t[:n/2], t[n/2:])
+			d.rotation(row, g.seqLen)
+		}
+	}
+}
+
+// rotation fills the turns of a row of a sequence of seqLen tokens.
+func (d *deviceRun) rotation(row, seqLen int) {
+	n, dim, pos := d.m.turnColumns(), d.m.cfg.HeadDim, int(d.pos[row])
+	for rope, r := range d.m.ropes {
+		t := d.turnsOf(rope)[row*n : (row+1)*n]
+		r.Row(pos, seqLen, t[:dim/2], t[dim/2:dim])
+		if n > dim {
+			t[dim] = r.QueryFactor(pos)
 		}
 	}
 }
@@ -161,20 +185,24 @@ func (st *reserveStage) Run(lo, hi, _ int) {
 	}
 }
 
-// turn hands the cosines and sines of the run's rows, those of the stream from first on, to
-// the device. They are computed in the first layer and kept for the others.
+// turn hands the turns of the run's rows, those of the stream from first on, to the device.
+// They are computed in the first layer and kept for the others.
 func (st *stream) turn(d *deviceRun, at, first int) {
-	n := d.m.cfg.HeadDim
-	if st.cosSin == nil {
-		st.cosSin = make([]float32, len(st.tokens)*n)
+	n, ropes := d.m.turnColumns(), len(d.m.ropes)
+	if st.turns == nil {
+		st.turns = make([]float32, ropes*len(st.tokens)*n)
 	}
-	kept := st.cosSin[first*n : (first+d.rows)*n]
-	if at > 0 {
-		copy(d.cosSin.Floats(), kept)
-		return
+	if at == 0 {
+		d.rotations()
 	}
-	d.rotations()
-	copy(kept, d.cosSin.Floats())
+	for rope := range ropes {
+		kept := st.turns[(rope*len(st.tokens)+first)*n:][:d.rows*n]
+		if at > 0 {
+			copy(d.turnsOf(rope), kept)
+		} else {
+			copy(kept, d.turnsOf(rope))
+		}
+	}
 }
 
 // forwardLayer runs a layer over the rows of a stream from first on. The first layer
@@ -258,7 +286,13 @@ func (d *deviceRun) streamLogits(ctx context.Context, dst []float32, st *stream,
 	return nil
 }
 
-func (d *deviceRun) norm(w kernels.Buffer) { d.e.Norm(d.act(actNorm), d.act(actX), w, d.m.cfg.NormEps) }
+func (d *deviceRun) norm(w kernels.Buffer) {
+	if w == nil {
+		d.e.Copy(d.act(actNorm), d.act(actX))
+		return
+	}
+	d.e.Norm(d.act(actNorm), d.act(actX), w, d.m.cfg.NormEps)
+}
 
 func (d *deviceRun) multiply(src act, add bool, linears []deviceLinear) {
 	d.products = d.products[:0]
@@ -273,8 +307,15 @@ func (d *deviceRun) headNorm(a act, w kernels.Buffer) {
 	d.e.HeadNorm(d.act(a), w, d.m.cfg.NormEps)
 }
 
+// fullNorm is headNorm for weights of all heads.
+func (d *deviceRun) fullNorm(a act, w kernels.Buffer) { d.headNorm(a, w) }
+
 func (d *deviceRun) ropeAppend(at int) error {
-	d.e.RopeAppend(d.a, at, d.act(actQ), d.act(actK), d.act(actV), kernels.Rows{Buffer: d.cosSin, N: d.recorded})
+	var turns kernels.Rows
+	if rope := d.m.plan[at].Rope; rope != arch.NoRope {
+		turns = kernels.Rows{Buffer: d.turns, First: rope * d.cap, N: d.recorded}
+	}
+	d.e.RopeAppend(d.a, at, d.act(actQ), d.act(actK), d.act(actV), turns)
 	return nil
 }
 
@@ -296,15 +337,28 @@ func (d *deviceRun) wantsWeights(at int) bool {
 	})
 }
 
-func (d *deviceRun) gateUp(_ *arch.LayerPlan, gate, up kernels.DeviceMatrix, gateBias, upBias kernels.Buffer) {
-	d.e.GateUp(d.act(actMLP), d.act(actNorm), kernels.Linear{W: gate, Bias: gateBias}, kernels.Linear{W: up, Bias: upBias})
+func (d *deviceRun) gateUp(p *arch.LayerPlan, gate, up kernels.DeviceMatrix, gateBias, upBias kernels.Buffer) {
+	g, u := kernels.Linear{W: gate, Bias: gateBias}, kernels.Linear{W: up, Bias: upBias}
+	if p.FFN.Activation == arch.SiLU {
+		d.e.GateUp(d.act(actMLP), d.act(actNorm), g, u)
+		return
+	}
+	d.products = append(d.products[:0], kernels.Product{Linear: g, Dst: d.act(actGate)}, kernels.Product{Linear: u, Dst: d.act(actUp)})
+	d.e.MatMul(d.act(actNorm), false, d.products)
+	d.e.GeGLU(d.act(actMLP), d.act(actGate), d.act(actUp))
 }
 
-// Layers with other operations do not come to a device, see Model.onDevices.
-func (d *deviceRun) fullNorm(act, kernels.Buffer)      { panic(notOnDevices) }
-func (d *deviceRun) reorder([]int32)                   { panic(notOnDevices) }
-func (d *deviceRun) mixture(*deviceDecoder)            { panic(notOnDevices) }
-func (d *deviceRun) addBranch(kernels.Buffer, float32) { panic(notOnDevices) }
+func (d *deviceRun) addBranch(w kernels.Buffer, scale float32) {
+	if w != nil {
+		d.e.HeadNorm(d.act(actBranch), w, d.m.cfg.NormEps)
+	}
+	d.e.AddScaled(d.act(actX), d.act(actBranch), scale)
+}
+
+// Layers with experts do not come to a device, see Model.onDevices, and the rows of queries
+// and keys are in order there.
+func (d *deviceRun) reorder([]int32)        { panic(notOnDevices) }
+func (d *deviceRun) mixture(*deviceDecoder) { panic(notOnDevices) }
 
 const notOnDevices = "model: an operation that devices lack"
 

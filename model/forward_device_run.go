@@ -16,11 +16,11 @@ type deviceRun struct {
 	acc  *deviceWeights
 	e    kernels.Encoder
 	a    kernels.Attention
-	acts [actLogits + 1]kernels.Buffer
-	last kernels.Buffer // [logitRows][Hidden] normalised rows, for logits
+	acts [actEnd]kernels.Buffer // nil where the model does not use one
+	last kernels.Buffer         // [logitRows][Hidden] normalised rows, for logits
 
 	in        kernels.SharedBuffer // [rows][Hidden] embeddings
-	cosSin    kernels.SharedBuffer // [rows][HeadDim] cosines and sines
+	turns     kernels.SharedBuffer // [rotations][cap][turnColumns] what rotates rows
 	out       kernels.SharedBuffer // [logitRows][Vocab]
 	logitRows int                  // most rows of logits at a time
 
@@ -92,26 +92,29 @@ func (d *deviceRun) allocate(s runShape) (err error) {
 		return b
 	}
 	operand := d.m.deviceOperand()
-	for a := range d.acts {
+	for a := range actEnd {
+		if !d.m.uses(a) {
+			continue
+		}
 		t, rows := tensor.F32, s.rows
-		switch act(a) {
+		switch a {
 		case actNorm, actAttention, actMLP:
 			t = operand
 		case actLogits:
 			rows = d.logitRows
 		}
-		d.acts[a] = buffer(t, rows, act(a).columns(c))
+		d.acts[a] = buffer(t, rows, a.columns(c))
 	}
 	d.last = buffer(operand, d.logitRows, c.Hidden)
 	d.in = shared(kernels.HostWrites, s.rows, c.Hidden)
-	d.cosSin = shared(kernels.HostWrites, s.rows, c.HeadDim)
+	d.turns = shared(kernels.HostWrites, len(d.m.ropes)*s.rows, d.m.turnColumns())
 	d.out = shared(kernels.HostReads, d.logitRows, c.Vocab)
 	return err
 }
 
 func (d *deviceRun) close() {
 	d.forget()
-	for _, b := range append(d.acts[:], d.last, d.in, d.cosSin, d.out) {
+	for _, b := range append(d.acts[:], d.last, d.in, d.turns, d.out) {
 		if b != nil {
 			b.Free()
 		}

@@ -119,7 +119,10 @@ const (
 	actAttention            // [Heads*HeadDim]
 	actMLP                  // [Intermediate]
 	actLogits               // [Vocab]
-	actBranch               // [Hidden] added to actX later; devices have none
+	actBranch               // [Hidden] added to actX later
+	actGate                 // [Intermediate] on a device, gates and
+	actUp                   // [Intermediate] what they multiply, if that is not one operation
+	actEnd
 )
 
 // columns returns the number of columns of an activation in a model of config c.
@@ -129,7 +132,7 @@ func (a act) columns(c *Config) int {
 		return c.Heads * c.HeadDim
 	case actK, actV:
 		return c.KVHeads * c.HeadDim
-	case actMLP:
+	case actMLP, actGate, actUp:
 		return c.Intermediate
 	case actLogits:
 		return c.Vocab

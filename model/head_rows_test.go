@@ -25,7 +25,7 @@ func TestHeadRows(t *testing.T) {
 			}
 			if ordered {
 				for at := range w.Layers {
-					w.Layers[at] = *w.Ordered(at)
+					w.Layers[at] = *w.Ordered(at, nil)
 				}
 				w.Rows = nil
 			}

@@ -16,7 +16,7 @@ type stream struct {
 	mem    []byte           // of x, outside the Go heap: freed when the prefill ends
 	memory *kvcache.Account // charged for it, may be nil
 	rows   kernels.Buffer   // the same on a device, nil without one
-	cosSin []float32        // [tokens][HeadDim] for the device: cosines and sines
+	turns  []float32        // [rotations][tokens][turnColumns] for the device
 }
 
 // takeRows allocates the stream on the host.

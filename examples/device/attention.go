@@ -86,7 +86,7 @@ func (e *encoder) attention(name string, of kernels.Attention, layer int) *atten
 	return a
 }
 
-func (e *encoder) RopeAppend(of kernels.Attention, layer int, q, k, v, cosSin kernels.Rows) {
+func (e *encoder) RopeAppend(of kernels.Attention, layer int, q, k, v, turns kernels.Rows) {
 	const op = "rope and append"
 	a := e.attention(op, of, layer)
 	if a == nil {
@@ -94,14 +94,23 @@ func (e *encoder) RopeAppend(of kernels.Attention, layer int, q, k, v, cosSin ke
 	}
 	d, cpu := a.HeadDim, e.d.cpu
 	rq := e.rows(op, q, -1, a.Heads*d)
-	rk, rv, turns := e.rows(op, k, rq.n, a.KVHeads*d), e.rows(op, v, rq.n, a.KVHeads*d), e.rows(op, cosSin, rq.n, d)
+	rk, rv := e.rows(op, k, rq.n, a.KVHeads*d), e.rows(op, v, rq.n, a.KVHeads*d)
+	var by rows
+	if turns.Buffer != nil {
+		by = e.rows(op, turns, rq.n, -1)
+		e.check(op, by.cols == d || by.cols == d+1, "found %d cosines and sines, expected %d or one more", by.cols, d)
+	}
 	e.op(op, func() {
 		for i := range rq.n {
-			t := turns.row(i)
 			for _, r := range [][]float32{rq.row(i), rk.row(i)} {
 				for x := range slices.Chunk(r, d) {
-					cpu.Rope(x, t[:d/2], t[d/2:])
+					if by.cols > 0 {
+						cpu.Rope(x, by.row(i)[:d/2], by.row(i)[d/2:d])
+					}
 				}
+			}
+			if by.cols > d {
+				cpu.Scale(rq.row(i), by.row(i)[d])
 			}
 			if a.BF16 {
 				cpu.RoundedBF16(rq.row(i), rq.row(i))
@@ -144,7 +153,7 @@ func (e *encoder) Attend(of kernels.Attention, layer int, dst, q kernels.Rows, s
 				c, at, st := a.head(layer, seq, h), span.Row*from.cols+h*group*a.HeadDim, make([]kernels.Softmax, span.N*group)
 				args := kernels.AttentionArgs{
 					Out: out[at:], Q: from.v[at:], Stride: from.cols, N: span.N, Group: group, BF16: a.BF16,
-					End: c.base + c.entries + 1, Window: a.Windows[layer], Scale: a.Scale, KV: c.kv(c.entries + span.N), Stats: st,
+					End: c.base + c.entries + 1, Window: a.Windows[layer], Scale: a.Scale, Cap: a.Cap, KV: c.kv(c.entries + span.N), Stats: st,
 				}
 				e.d.cpu.Attention(&args, new(kernels.AttentionScratch))
 				for i := 0; stats && i < len(st); i++ {
@@ -357,7 +366,7 @@ func (e *encoder) ColumnSums(of kernels.ColumnSums, at kernels.Attention, layer,
 			for i := first; i < first+n; i++ {
 				sees := c.entries + i - a.spans[seq].Row + 1
 				kv, p := c.kv(sees), make([]float32, c.base+sees)
-				e.d.cpu.AttentionWeights(p[c.base:], x.row(i)[h*a.HeadDim:(h+1)*a.HeadDim], &kv, c.base, a.Scale, 0, a.stats[i*a.Heads+h])
+				e.d.cpu.AttentionWeights(p[c.base:], x.row(i)[h*a.HeadDim:(h+1)*a.HeadDim], &kv, c.base, a.Scale, a.Cap, a.stats[i*a.Heads+h])
 				for t, v := range p[c.base:] {
 					s.sums[h][t] += float64(v)
 				}

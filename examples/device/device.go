@@ -261,8 +261,8 @@ func (e *encoder) matrix(name string, m kernels.DeviceMatrix, cols int) *kernels
 func (e *encoder) Copy(dst, src kernels.Rows) {
 	from := e.rows("copy", src, -1, -1)
 	to := e.rows("copy", dst, from.n, from.cols)
-	e.check("copy", to.t == from.t, "found %v and %v", to.t, from.t)
-	e.op("copy", func() { copy(to.v, from.v) })
+	e.check("copy", to.t == from.t || to.t == tensor.BF16, "found %v and %v", to.t, from.t)
+	e.op("copy", func() { to.set(e.d.cpu, 0, from.v) })
 }
 
 func (e *encoder) Embed(dst kernels.Rows, table kernels.DeviceMatrix, ids kernels.Rows) {
@@ -353,10 +353,20 @@ func (e *encoder) GateUp(dst, src kernels.Rows, gate, up kernels.Linear) {
 	})
 }
 
-func (e *encoder) Add(dst, src kernels.Rows) {
+func (e *encoder) GeGLU(dst, gate, up kernels.Rows) {
+	g := e.rows("gelu", gate, -1, -1)
+	u, to := e.rows("gelu", up, g.n, g.cols), e.rows("gelu", dst, g.n, g.cols)
+	e.op("gelu", func() {
+		y := make([]float32, len(g.v))
+		e.d.cpu.GeGLU(y, g.v, u.v)
+		to.set(e.d.cpu, 0, y)
+	})
+}
+
+func (e *encoder) AddScaled(dst, src kernels.Rows, scale float32) {
 	from := e.rows("add", src, -1, -1)
 	to := e.rows("add", dst, from.n, from.cols)
-	e.op("add", func() { e.d.cpu.Add(to.v, from.v) })
+	e.op("add", func() { e.d.cpu.AddScaled(to.v, from.v, scale) })
 }
 
 func (e *encoder) Gather(dst, src, index kernels.Rows) {

@@ -110,9 +110,20 @@ type attentionCase struct {
 	heads, kv int
 	window    int
 	bf16      bool
+	cap       float32 // of scores, 0 for none
+	turning   turning
 	rows      []int // of each sequence
 	entries   [][]int
 }
+
+// turning says how a pass rotates queries and keys.
+type turning uint8
+
+const (
+	turned   turning = iota
+	factored         // queries have a factor, too
+	still            // not at all
+)
 
 func attentionCases() (list []attentionCase) {
 	add := func(t tensor.Type, dim, page, heads, kv, window int, rows []int, entries ...[]int) {
@@ -121,6 +132,17 @@ func attentionCases() (list []attentionCase) {
 		if c.bf16 = t == tensor.BF16; c.bf16 {
 			list = append(list, c)
 		}
+		switch {
+		case heads == 10:
+			c.cap = 0.9
+		case kv == 2 && dim == 64:
+			c.turning = still
+		case window > 0:
+			c.turning, c.cap = factored, 2
+		default:
+			c.turning = factored
+		}
+		list = append(list, c)
 	}
 	for _, t := range floatTypes {
 		add(t, 64, 32, 6, 2, 0, []int{1}, []int{70, 3})
@@ -136,7 +158,7 @@ func attentionCases() (list []attentionCase) {
 // attention appends rows to ragged caches and attends to them.
 func (s *suite) attention(t *testing.T) {
 	for _, c := range attentionCases() {
-		t.Run(fmt.Sprintf("%v,dim%d,heads%d/%d,window%d,rows%v,bf16=%v", c.l.Type, c.l.HeadDim, c.heads, c.kv, c.window, c.rows, c.bf16), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%v,dim%d,heads%d/%d,window%d,rows%v,bf16=%v,cap%g,turning%d", c.l.Type, c.l.HeadDim, c.heads, c.kv, c.window, c.rows, c.bf16, c.cap, c.turning), func(t *testing.T) {
 			s.attend(t, c)
 		})
 	}
@@ -174,14 +196,42 @@ func (r *rig) newPass(c attentionCase) *pass {
 	}
 	d := c.l.HeadDim
 	p.q, p.k, p.v = normal(rng, p.n*c.heads*d), normal(rng, p.n*c.kv*d), normal(rng, p.n*c.kv*d)
-	p.turns = make([]float32, p.n*d)
+	n := p.turnColumns()
+	p.turns = make([]float32, p.n*n)
 	for i := range p.n {
 		for j := range d / 2 {
 			sin, cos := math.Sincos(float64(p.positions[i]) * math.Pow(100, -float64(2*j)/float64(d)))
-			p.turns[i*d+j], p.turns[i*d+d/2+j] = float32(cos), float32(sin)
+			p.turns[i*n+j], p.turns[i*n+d/2+j] = float32(cos), float32(sin)
+		}
+		if n > d {
+			p.turns[i*n+d] = 1 + float32(i%5)/7
 		}
 	}
 	return p
+}
+
+func (p *pass) turnColumns() int {
+	if p.turning == factored {
+		return p.l.HeadDim + 1
+	}
+	return p.l.HeadDim
+}
+
+// rotate turns the queries q and keys k of row i.
+func (p *pass) rotate(i int, q, k []float32) {
+	d, n := p.l.HeadDim, p.turnColumns()
+	if p.turning == still {
+		return
+	}
+	turns := p.turns[i*n : (i+1)*n]
+	for _, x := range [][]float32{q, k} {
+		for head := range slices.Chunk(x, d) {
+			cpu.Rope(head, turns[:d/2], turns[d/2:d])
+		}
+	}
+	if p.turning == factored {
+		cpu.Scale(q, turns[d])
+	}
 }
 
 // reference rotates the queries, appends the rows to the host's pages and attends to them.
@@ -189,12 +239,7 @@ func (p *pass) reference() (q, out []float32, stats []kernels.Softmax) {
 	d, group := p.l.HeadDim, p.heads/p.kv
 	q, k := slices.Clone(p.q), slices.Clone(p.k)
 	for i := range p.n {
-		cos, sin := p.turns[i*d:i*d+d/2], p.turns[i*d+d/2:(i+1)*d]
-		for _, x := range [][]float32{q[i*p.heads*d : (i+1)*p.heads*d], k[i*p.kv*d : (i+1)*p.kv*d]} {
-			for head := range slices.Chunk(x, d) {
-				cpu.Rope(head, cos, sin)
-			}
-		}
+		p.rotate(i, q[i*p.heads*d:(i+1)*p.heads*d], k[i*p.kv*d:(i+1)*p.kv*d])
 	}
 	if p.bf16 {
 		cpu.RoundedBF16(q, q)
@@ -209,7 +254,7 @@ func (p *pass) reference() (q, out []float32, stats []kernels.Softmax) {
 			at, st := (span.Row*p.heads+h*group)*d, make([]kernels.Softmax, span.N*group)
 			cpu.Attention(&kernels.AttentionArgs{
 				Out: out[at:], Q: q[at:], Stride: p.heads * d, N: span.N, Group: group, End: x.base + x.entries + 1,
-				Window: p.window, Scale: kernels.AttentionScale(d), KV: x.kv(p.l), Stats: st, BF16: p.bf16,
+				Window: p.window, Scale: kernels.AttentionScale(d), Cap: p.cap, KV: x.kv(p.l), Stats: st, BF16: p.bf16,
 			}, new(kernels.AttentionScratch))
 			for i, v := range st {
 				stats[(span.Row+i/group)*p.heads+h*group+i%group] = v
@@ -225,7 +270,7 @@ func (p *pass) start(r *rig) (a kernels.Attention, q, k, v, turns kernels.Rows) 
 	d := p.l.HeadDim
 	a, err := r.d.Attention(kernels.AttentionShape{
 		Rows: p.n, Sequences: len(p.rows), Heads: p.heads, KVHeads: p.kv, HeadDim: d, Windows: []int{0, p.window},
-		Scale: kernels.AttentionScale(d), Page: p.l, BF16: p.bf16,
+		Scale: kernels.AttentionScale(d), Cap: p.cap, Page: p.l, BF16: p.bf16,
 	})
 	ok(r.t, err)
 	r.t.Cleanup(a.Free)
@@ -233,8 +278,10 @@ func (p *pass) start(r *rig) (a kernels.Attention, q, k, v, turns kernels.Rows) 
 	for seq, c := range p.caches {
 		c.set(a, 1, seq)
 	}
-	return a, r.rows(tensor.F32, p.n, p.heads*d, p.q), r.rows(tensor.F32, p.n, p.kv*d, p.k), r.rows(tensor.F32, p.n, p.kv*d, p.v),
-		kernels.Rows{Buffer: r.shared(kernels.HostWrites, p.n, d, p.turns), N: p.n}
+	if p.turning != still {
+		turns = kernels.Rows{Buffer: r.shared(kernels.HostWrites, p.n, p.turnColumns(), p.turns), N: p.n}
+	}
+	return a, r.rows(tensor.F32, p.n, p.heads*d, p.q), r.rows(tensor.F32, p.n, p.kv*d, p.k), r.rows(tensor.F32, p.n, p.kv*d, p.v), turns
 }
 
 func (s *suite) attend(t *testing.T, c attentionCase) {

@@ -37,7 +37,7 @@ func (s *suite) lost(t *testing.T) {
 	ok(t, err)
 	rows := kernels.Rows{Buffer: b, N: 2}
 	e.Begin()
-	e.Add(rows, rows)
+	e.AddScaled(rows, rows, 1)
 	list, err := e.End()
 	ok(t, err)
 	ok(t, e.Run(ctx, list))
@@ -63,7 +63,7 @@ func (s *suite) lost(t *testing.T) {
 		"Pages":     func() error { _, err := d.Pages(l); return err },
 		"Attention": func() error { _, err := d.Attention(shape); return err },
 		"Encoder":   func() error { _, err := d.Encoder(); return err },
-		"End":       func() error { e.Begin(); e.Add(rows, rows); _, err := e.End(); return err },
+		"End":       func() error { e.Begin(); e.AddScaled(rows, rows, 1); _, err := e.End(); return err },
 
 		"PagePool.Alloc":   func() error { _, err := pool.Alloc(nil, 1); return err },
 		"PagePool.Read":    func() error { return pool.Read(ctx, block, pages[:1]) },

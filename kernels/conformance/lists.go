@@ -37,7 +37,9 @@ func (s *suite) arguments(t *testing.T) {
 	for name, record := range map[string]func(e kernels.Encoder){
 		"copy of other columns":      func(e kernels.Encoder) { e.Copy(x, y) },
 		"copy of fewer rows":         func(e kernels.Encoder) { e.Copy(x, x.Part(0, 1)) },
-		"copy to another type":       func(e kernels.Encoder) { e.Copy(narrowed, x) },
+		"copy to another type":       func(e kernels.Encoder) { e.Copy(x, narrowed) },
+		"gates of other columns":     func(e kernels.Encoder) { e.GeGLU(x, x, y) },
+		"turns of other columns":     func(e kernels.Encoder) { e.RopeAppend(a, 1, q, k, v, one) },
 		"freed":                      func(e kernels.Encoder) { e.Copy(x, kernels.Rows{Buffer: freed, N: 2}) },
 		"no buffer":                  func(e kernels.Encoder) { e.Copy(x, kernels.Rows{N: 2}) },
 		"rows beyond a buffer":       func(e kernels.Encoder) { e.Copy(x.Part(0, 50), x.Part(0, 50)) },
@@ -52,7 +54,7 @@ func (s *suite) arguments(t *testing.T) {
 		"bias of other columns":      func(e kernels.Encoder) { e.MatMul(x, false, product(kernels.Linear{W: w.W, Bias: sixteen}, y)) },
 		"gates to other columns":     func(e kernels.Encoder) { e.GateUp(x, x, w.Linear, w.Linear) },
 		"gates and fewer ups":        func(e kernels.Encoder) { e.GateUp(y, x, w.Linear, other.Linear) },
-		"sum of other columns":       func(e kernels.Encoder) { e.Add(x, y) },
+		"sum of other columns":       func(e kernels.Encoder) { e.AddScaled(x, y, 1) },
 		"embedding of other columns": func(e kernels.Encoder) { e.Embed(y, w.W, one) },
 		"embeddings of fewer ids":    func(e kernels.Encoder) { e.Embed(x, w.W, one.Part(0, 1)) },
 		"gather of other columns":    func(e kernels.Encoder) { e.Gather(x, y, one) },
@@ -84,7 +86,7 @@ func (s *suite) arguments(t *testing.T) {
 		t.Error("three heads share two KV heads")
 	}
 	// After all that the encoder works.
-	r.run(func(e kernels.Encoder) { e.Add(x, x.Part(0, 2)) })
+	r.run(func(e kernels.Encoder) { e.AddScaled(x, x.Part(0, 2), 1) })
 }
 
 // lists runs recorded lists again, frees them and cancels them.
@@ -94,11 +96,11 @@ func (s *suite) lists(t *testing.T) {
 	x := r.rows(tensor.F32, 3, 40, nil)
 	double := r.list(func(e kernels.Encoder) {
 		e.Copy(x, kernels.Rows{Buffer: in, N: 3})
-		e.Add(x, x)
+		e.AddScaled(x, x, 1)
 		e.Copy(kernels.Rows{Buffer: out, N: 3}, x)
 	})
 	again := r.list(func(e kernels.Encoder) {
-		e.Add(x, x)
+		e.AddScaled(x, x, 1)
 		e.Copy(kernels.Rows{Buffer: out, N: 3}, x)
 	})
 	for i := range 5 {

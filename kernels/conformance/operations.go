@@ -82,7 +82,7 @@ func (s *suite) operations(t *testing.T) {
 	}
 	count := 0
 	for _, style := range styles {
-		for _, build := range []func(r *rig, st testnum.Style) []operation{s.norms, s.headNorms, s.products, s.gates, s.sums, s.embeddings, s.gathers, s.scatters, s.maxima} {
+		for _, build := range []func(r *rig, st testnum.Style) []operation{s.norms, s.headNorms, s.products, s.gates, s.gelus, s.sums, s.embeddings, s.gathers, s.scatters, s.maxima} {
 			r := newRig(t, s.d)
 			for _, o := range build(r, style) {
 				s.operation(t, r, o)
@@ -164,7 +164,7 @@ func elements(t tensor.Type, want []float32) func(int) float64 {
 }
 
 func (s *suite) headNorms(r *rig, st testnum.Style) (list []operation) {
-	for _, shape := range [][3]int{{5, 4, 64}, {1, 3, 8}, {20, 2, 128}} {
+	for _, shape := range [][3]int{{5, 4, 64}, {1, 3, 8}, {20, 2, 128}, {4, 1, 90}} {
 		n, heads, dim := shape[0], shape[1], shape[2]
 		name := fmt.Sprintf("HeadNorm/%d×%d×%d/%v", n, heads, dim, st)
 		x, w := numbers(name, st, n*heads*dim, tensor.F32), numbers(name+" w", st, dim, tensor.F32)
@@ -374,16 +374,39 @@ func (s *suite) gates(r *rig, st testnum.Style) (list []operation) {
 
 func (s *suite) sums(r *rig, st testnum.Style) (list []operation) {
 	for _, shape := range [][2]int{{1, 1}, {5, 1000}, {33, 12}} {
-		n, cols := shape[0], shape[1]
-		name := fmt.Sprintf("Add/%d×%d/%v", n, cols, st)
-		x, y := numbers(name, st, n*cols, tensor.F32), numbers(name+" y", st, n*cols, tensor.F32)
-		want := slices.Clone(y)
-		cpu.Add(want, x)
-		src := r.rows(tensor.F32, n, cols, x)
-		list = append(list, operation{
-			name: name, dst: tensor.F32, n: n, cols: cols, initial: y, want: want, bound: relative(want, 1e-30),
-			record: func(e kernels.Encoder, dst kernels.Rows, first, n int) { e.Add(dst, src.Part(first, n)) },
-		})
+		for _, scale := range []float32{1, 0.22} {
+			n, cols := shape[0], shape[1]
+			name := fmt.Sprintf("AddScaled/%g/%d×%d/%v", scale, n, cols, st)
+			x, y := numbers(name, st, n*cols, tensor.F32), numbers(name+" y", st, n*cols, tensor.F32)
+			want := slices.Clone(y)
+			cpu.AddScaled(want, x, scale)
+			src := r.rows(tensor.F32, n, cols, x)
+			list = append(list, operation{
+				name: name, dst: tensor.F32, n: n, cols: cols, initial: y, want: want, bound: relative(want, 1e-30),
+				record: func(e kernels.Encoder, dst kernels.Rows, first, n int) { e.AddScaled(dst, src.Part(first, n), scale) },
+			})
+		}
+	}
+	return list
+}
+
+func (s *suite) gelus(r *rig, st testnum.Style) (list []operation) {
+	for _, shape := range [][2]int{{1, 1}, {5, 1001}, {33, 12}} {
+		for _, typ := range []tensor.Type{tensor.F32, tensor.BF16} {
+			n, cols := shape[0], shape[1]
+			name := fmt.Sprintf("GeGLU/%v/%d×%d/%v", typ, n, cols, st)
+			x, y, want := numbers(name, st, n*cols, tensor.F32), numbers(name+" up", st, n*cols, tensor.F32), make([]float32, n*cols)
+			cpu.GeGLU(want, x, y)
+			gate, up, within := r.rows(tensor.F32, n, cols, x), r.rows(tensor.F32, n, cols, y), elements(typ, want)
+			list = append(list, operation{
+				name: name, dst: typ, n: n, cols: cols, want: want,
+				// Far below 0 the result is e^y of a large y, whose rounding it multiplies.
+				bound: func(i int) float64 { return 2*within(i) + 1e-6*math.Abs(float64(y[i])) },
+				record: func(e kernels.Encoder, dst kernels.Rows, first, n int) {
+					e.GeGLU(dst, gate.Part(first, n), up.Part(first, n))
+				},
+			})
+		}
 	}
 	return list
 }
@@ -499,6 +522,9 @@ func (s *suite) copies(t *testing.T) {
 			testnum.SameBits(t, "copied", want, r.read(b, cols))
 			r.run(func(e kernels.Encoder) { e.Copy(a.Part(0, 1), b.Part(n-1, 1)) })
 			testnum.SameBits(t, "one row", want[(n-1)*cols:], r.read(a.Part(0, 1), cols))
+			wide := r.rows(tensor.F32, n, cols, x)
+			r.run(func(e kernels.Encoder) { e.Copy(a, wide) })
+			testnum.SameBits(t, "copied to a type", want, r.read(a, cols))
 		}
 		in, out := r.shared(kernels.HostWrites, n, cols, x), r.shared(kernels.HostReads, n, cols, nil)
 		a := r.rows(tensor.F32, n, cols, nil)

@@ -150,6 +150,12 @@ func (s *suite) reduce(t *testing.T, r *rig, p *pass, a kernels.Attention) {
 // in several ways.
 func (s *suite) statistics(t *testing.T) {
 	c := attentionCase{l: kernels.PageLayout{Type: tensor.F32, HeadDim: 16, PageEntries: 16}, heads: 6, kv: 2, rows: []int{3, 40}, entries: [][]int{{5, 0}, {270, 33}}}
+	for _, c.cap = range []float32{0, 1.5} {
+		s.statisticsOf(t, c)
+	}
+}
+
+func (s *suite) statisticsOf(t *testing.T, c attentionCase) {
 	const sequence, n, from = 1, 40, 3 // rows of the second sequence
 	var firstMeans, firstSums []float32
 	for _, chunk := range []int{n, 1, 7} {
@@ -245,7 +251,11 @@ func (s *suite) sameSums(t *testing.T, p *pass, a kernels.Attention, sums kernel
 			z, sum := make([]float64, x.entries+i+1), 0.0
 			for e := range z {
 				key, _ := x.entry(p.l, e)
-				z[e] = math.Exp(dot(query, key) / math.Sqrt(float64(d)))
+				z[e] = dot(query, key) / math.Sqrt(float64(d))
+				if limit := float64(p.cap) * math.Ln2; limit > 0 {
+					z[e] = limit * math.Tanh(z[e]/limit)
+				}
+				z[e] = math.Exp(z[e])
 				sum += z[e]
 			}
 			for e := range z {

@@ -228,6 +228,7 @@ func (c *commands) Attention(a attentionOp) {
 	p.u32(a.Q.Stride, a.Out.Stride, a.shape.Heads, a.KVHeads, a.Work.window)
 	p.f32(a.scale())
 	p.u32(a.group(), ldt)
+	p.f32(a.Cap)
 	attend := func(rows, sums, at int) {
 		constants := append(a.constants(), uint32(rows), mode, a.lanes(), a.narrow(), keysAhead, uint32(sums))
 		c.dispatchIndirect(op, "attend", constants, &p, a.Work.mem.At(int64(at), 12))

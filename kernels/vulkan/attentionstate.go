@@ -77,7 +77,7 @@ func (d *Device) newAttention(s kernels.AttentionShape) (*attention, error) {
 		return nil, err
 	}
 	a := &attention{
-		d: d, s: s, shape: shape{layout: l, Heads: s.Heads, KVHeads: s.KVHeads, Scale: s.Scale, BF16: s.BF16},
+		d: d, s: s, shape: shape{layout: l, Heads: s.Heads, KVHeads: s.KVHeads, Scale: s.Scale, Cap: s.Cap, BF16: s.BF16},
 		spans: make([]rowSpan, 0, s.Sequences), kept: map[*buffer]struct{}{},
 	}
 	if err := a.allocate(); err != nil {

@@ -66,7 +66,7 @@ func BenchmarkDevice(b *testing.B) {
 		})
 	}
 	b.Run("attention/decode/2000x8", func(b *testing.B) {
-		s := shape{layout{Type: tensor.BF16, HeadDim: 128, PageEntries: 64}, 32, 8, 0, false}
+		s := shape{layout{Type: tensor.BF16, HeadDim: 128, PageEntries: 64}, 32, 8, 0, 0, false}
 		const slots = 2000
 		pool, err := d.newPagePool(s.layout)
 		ok(b, err)

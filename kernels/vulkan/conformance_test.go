@@ -150,12 +150,14 @@ func TestOperandsAreChecked(t *testing.T) {
 	y, _ := newRows(t, d, 2, 8, tensor.F32)
 	w := uploadWeights(t, d, make([]byte, 8*16*2), tensor.BF16, 8, 16)
 	for name, record := range map[string]func(c *commands){
-		"columns":  func(c *commands) { c.MatMul(y, false, product{W: w, Dst: y}) },
-		"dst":      func(c *commands) { c.MatMul(x, false, product{W: w, Dst: x}) },
-		"type":     func(c *commands) { c.MatMul(rows2D{x.Mem, tensor.F16, 1, 16, 16}, false, product{W: w, Dst: y}) },
-		"memory":   func(c *commands) { c.MatMul(rows2D{x.Mem, tensor.F32, 3, 16, 16}, false, product{W: w, Dst: y}) },
-		"no rows":  func(c *commands) { c.Add(x, x.Part(0, 0)) },
-		"unpadded": func(c *commands) { c.Add(rows2D{x.Mem, tensor.F32, 1, 12, 12}, rows2D{x.Mem, tensor.F32, 1, 12, 12}) },
+		"columns": func(c *commands) { c.MatMul(y, false, product{W: w, Dst: y}) },
+		"dst":     func(c *commands) { c.MatMul(x, false, product{W: w, Dst: x}) },
+		"type":    func(c *commands) { c.MatMul(rows2D{x.Mem, tensor.F16, 1, 16, 16}, false, product{W: w, Dst: y}) },
+		"memory":  func(c *commands) { c.MatMul(rows2D{x.Mem, tensor.F32, 3, 16, 16}, false, product{W: w, Dst: y}) },
+		"no rows": func(c *commands) { c.AddScaled(x, x.Part(0, 0), 1) },
+		"unpadded": func(c *commands) {
+			c.AddScaled(rows2D{x.Mem, tensor.F32, 1, 12, 12}, rows2D{x.Mem, tensor.F32, 1, 12, 12}, 1)
+		},
 		"no weights": func(c *commands) {
 			c.MatMul(x, false, product{W: weights{Type: tensor.BF16, Rows: 8, Cols: 16}, Dst: y})
 		},

@@ -298,8 +298,8 @@ func session(d *Device, n int) error {
 	x, y := newRows2D(h.All(), tensor.F32, 1, 8), newRows2D(b.All(), tensor.F32, 1, 8)
 	if err := d.run(ctx, func(c *commands) {
 		c.Zero(b.All())
-		c.Add(y, x)
-		c.Add(y, x)
+		c.AddScaled(y, x, 1)
+		c.AddScaled(y, x, 1)
 	}); err != nil {
 		return err
 	}
@@ -405,7 +405,7 @@ func TestTogetherAndCopy(t *testing.T) {
 			c.Copy(a.view, x.view)
 			c.Zero(b.view)
 		})
-		c.Add(newRows2D(b.view, tensor.F32, 1, 8), newRows2D(a.view, tensor.F32, 1, 8))
+		c.AddScaled(newRows2D(b.view, tensor.F32, 1, 8), newRows2D(a.view, tensor.F32, 1, 8), 1)
 	})
 	testnum.SameBits(t, "copy and add", x.f32(), b.f32())
 	if err := d.run(context.Background(), func(c *commands) { c.Copy(a.view.At(0, 4), x.view) }); err == nil {

@@ -268,10 +268,15 @@ func (e *encoder) Copy(dst, src kernels.Rows) {
 		return
 	}
 	to, from := e.rows(op, dst, true), e.rows(op, src, true)
-	if e.err == nil && (to.N != from.N || to.Cols != from.Cols || to.Type != from.Type) {
+	round := to.Type == tensor.BF16 && from.Type == tensor.F32
+	if e.err == nil && (to.N != from.N || to.Cols != from.Cols || to.Type != from.Type && !round) {
 		e.fail(op, fmt.Errorf("found %d rows of %d elements of type %v for %d rows of %d of type %v", to.N, to.Cols, to.Type, from.N, from.Cols, from.Type))
 	}
 	if e.err != nil || to.N == 0 {
+		return
+	}
+	if round {
+		e.c.Round(to, from)
 		return
 	}
 	size := to.Type.Bytes(1)
@@ -358,13 +363,23 @@ func (e *encoder) GateUp(dst, src kernels.Rows, gate, up kernels.Linear) {
 	}
 }
 
-func (e *encoder) Add(dst, src kernels.Rows) {
+func (e *encoder) GeGLU(dst, gate, up kernels.Rows) {
+	const op = "gelu"
+	if !e.recording() {
+		return
+	}
+	if y, g, u := e.rows(op, dst, false), e.rows(op, gate, false), e.rows(op, up, false); e.err == nil {
+		e.c.GeGLU(y, g, u)
+	}
+}
+
+func (e *encoder) AddScaled(dst, src kernels.Rows, scale float32) {
 	const op = "add"
 	if !e.recording() {
 		return
 	}
 	if y, x := e.rows(op, dst, false), e.rows(op, src, false); e.err == nil {
-		e.c.Add(y, x)
+		e.c.AddScaled(y, x, scale)
 	}
 }
 
@@ -425,18 +440,18 @@ func (e *encoder) use(op string, of kernels.Attention, layer, rows int) *attenti
 	return &l.uses[len(l.uses)-1]
 }
 
-func (e *encoder) RopeAppend(a kernels.Attention, layer int, q, k, v, cosSin kernels.Rows) {
+func (e *encoder) RopeAppend(a kernels.Attention, layer int, q, k, v, turns kernels.Rows) {
 	const op = "rope and append"
 	if !e.recording() {
 		return
 	}
-	rq, rk, rv, turns := e.rows(op, q, false), e.rows(op, k, false), e.rows(op, v, false), e.rows(op, cosSin, true)
-	u := e.use(op, a, layer, rq.N)
-	if e.err == nil && (turns.N < rq.N || turns.Cols != u.a.s.HeadDim || turns.Stride != turns.Cols) {
-		e.fail(op, fmt.Errorf("cosines and sines: found %d rows of %d in steps of %d, expected %d shared ones of %d", turns.N, turns.Cols, turns.Stride, rq.N, u.a.s.HeadDim))
+	rq, rk, rv := e.rows(op, q, false), e.rows(op, k, false), e.rows(op, v, false)
+	var by rows2D
+	if turns.Buffer != nil {
+		by = e.rows(op, turns, true)
 	}
-	if e.err == nil {
-		e.c.RopeAppend(u.a.shape, rq, rk, rv, turns.Mem, u.a.rowInfo.All(), u.a.layers[layer].heads)
+	if u := e.use(op, a, layer, rq.N); e.err == nil {
+		e.c.RopeAppend(u.a.shape, rq, rk, rv, by, u.a.rowInfo.All(), u.a.layers[layer].heads)
 	}
 }
 

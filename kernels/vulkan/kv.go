@@ -215,6 +215,9 @@ type shape struct {
 	// kernels.AttentionScale.
 	Scale float32
 
+	// Cap, if positive, is what the soft-cap limits scaled scores to.
+	Cap float32
+
 	// BF16 says that attention is in bf16: rotated queries and weights are rounded.
 	BF16 bool
 }
@@ -253,7 +256,7 @@ func (c *commands) shape(op string, s shape) {
 // [N] rowInfo. Rotations are within one rounding of those of package kernels; stored
 // elements, and the queries if attention is in bf16, are rounded once to nearest
 // even.
-func (c *commands) RopeAppend(s shape, q, k, v rows2D, turns, rows view, heads *headTable) {
+func (c *commands) RopeAppend(s shape, q, k, v, turns rows2D, rows view, heads *headTable) {
 	const op = "rope and append"
 	if !c.ready(op) {
 		return
@@ -262,7 +265,10 @@ func (c *commands) RopeAppend(s shape, q, k, v rows2D, turns, rows view, heads *
 	c.rows(op, "q", q, s.Heads*s.HeadDim, tensor.F32)
 	c.rows(op, "k", k, s.KVHeads*s.HeadDim, tensor.F32)
 	c.rows(op, "v", v, s.KVHeads*s.HeadDim, tensor.F32)
-	c.floats(op, "turns", turns, q.N*s.HeadDim, false)
+	if !turns.Mem.None() && (turns.N < q.N || turns.Cols != s.HeadDim && turns.Cols != s.HeadDim+1) {
+		c.fail(op, "found cosines and sines in %d rows of %d, expected %d rows of %d, or of one more with a factor", turns.N, turns.Cols, q.N, s.HeadDim)
+	}
+	c.floats(op, "turns", turns.Mem, (q.N-1)*turns.Stride+turns.Cols, true)
 	c.floats(op, "rows", rows, 4*q.N, false)
 	if k.N < q.N || v.N < q.N || rows.address()%16 != 0 {
 		c.fail(op, "found %d keys, %d values and rows at %#x for %d queries, expected as many and a multiple of 16", k.N, v.N, rows.address(), q.N)
@@ -271,10 +277,10 @@ func (c *commands) RopeAppend(s shape, q, k, v rows2D, turns, rows view, heads *
 		return
 	}
 	var p push
-	for _, a := range []view{q.Mem, k.Mem, v.Mem, turns, rows, heads.mem.All()} {
+	for _, a := range []view{q.Mem, k.Mem, v.Mem, turns.Mem, rows, heads.mem.All()} {
 		p.addr(a)
 	}
-	p.u32(q.N, s.Heads, s.KVHeads, q.Stride, k.Stride, v.Stride)
+	p.u32(q.N, s.Heads, s.KVHeads, q.Stride, k.Stride, v.Stride, turns.Stride, turns.Cols)
 	threads := (s.Heads + 2*s.KVHeads) * s.HeadDim / 4
 	c.dispatch(op, "rope", append(s.constants(), s.narrow()), &p, (threads+255)/256, q.N, 1)
 }

@@ -188,7 +188,7 @@ type attentionCase struct {
 
 func attentionCases() []attentionCase {
 	shape := func(typ tensor.Type, d, pe, h, kv int) shape {
-		return shape{layout{Type: typ, HeadDim: d, PageEntries: pe}, h, kv, 0, false}
+		return shape{layout{Type: typ, HeadDim: d, PageEntries: pe}, h, kv, 0, 0, false}
 	}
 	cases := []attentionCase{
 		{shape(tensor.BF16, 64, 64, 4, 2), []int{70, 300}, 1, 0, nil},
@@ -360,7 +360,7 @@ func TestAttention(t *testing.T) {
 		})
 	}
 	// The bf16 output is the f32 output, rounded.
-	s := shape{layout{Type: tensor.BF16, HeadDim: 64, PageEntries: 16}, 4, 2, 0, false}
+	s := shape{layout{Type: tensor.BF16, HeadDim: 64, PageEntries: 16}, 4, 2, 0, 0, false}
 	r := rng("bf16 out")
 	c := newTestCache(t, d, r, s, []int{20, 300}, nil, 300)
 	qr, _ := uploadRows(t, d, random(r, 4*64), 1, 4*64, tensor.F32)
@@ -389,7 +389,7 @@ func TestAttention(t *testing.T) {
 // Attention in bf16 rounds weights, and drops those below 2^-60.
 func TestAttentionWeightsInBF16(t *testing.T) {
 	d := device(t)
-	s := shape{layout{Type: tensor.BF16, HeadDim: 8, PageEntries: 16}, 1, 1, 1, true}
+	s := shape{layout{Type: tensor.BF16, HeadDim: 8, PageEntries: 16}, 1, 1, 1, 0, true}
 	c := newTestCache(t, d, rng("weights in bf16"), s, []int{0}, nil, 16)
 	// The first components of the keys determine the scores.
 	const n, huge = 4, 1 << 70
@@ -425,7 +425,7 @@ func TestAttentionWeightsInBF16(t *testing.T) {
 			_, err := w.Fill([]rowSpan{{N: 1, End: []int{n}}}, p)
 			ok(t, err)
 			run(t, d, func(cmd *commands) {
-				cmd.RopeAppend(s, qr, kr, vr, tv.view, rows.view, c.heads)
+				cmd.RopeAppend(s, qr, kr, vr, rows2D{tv.view, tensor.F32, qr.N, s.HeadDim, s.HeadDim}, rows.view, c.heads)
 				cmd.Attention(attentionOp{shape: s, Q: qr.Part(n-1, 1), Out: y, Heads: c.heads, Work: w, Split: !p.None()})
 			})
 			if q := rowsOf(qg, qr)[24]; (q == 1) != bf16 {
@@ -435,7 +435,9 @@ func TestAttentionWeightsInBF16(t *testing.T) {
 		}
 	}
 	s.Type = tensor.F16
-	if err := d.run(context.Background(), func(cmd *commands) { cmd.RopeAppend(s, qr, kr, vr, tv.view, rows.view, c.heads) }); err == nil {
+	if err := d.run(context.Background(), func(cmd *commands) {
+		cmd.RopeAppend(s, qr, kr, vr, rows2D{tv.view, tensor.F32, qr.N, s.HeadDim, s.HeadDim}, rows.view, c.heads)
+	}); err == nil {
 		t.Error("attention in bf16 over pages in f16 was accepted")
 	} else {
 		t.Log(err)
@@ -446,7 +448,7 @@ func TestAttentionWeightsInBF16(t *testing.T) {
 // sequences, one of which starts empty.
 func TestRecordedDecode(t *testing.T) {
 	d := device(t)
-	s := shape{layout{Type: tensor.F16, HeadDim: 32, PageEntries: 16}, 4, 2, 0, false}
+	s := shape{layout{Type: tensor.F16, HeadDim: 32, PageEntries: 16}, 4, 2, 0, 0, false}
 	r := rng("decode")
 	const steps, seqs = 40, 2
 	start := [][]int{{250, 3}, {0, 0}}
@@ -483,7 +485,7 @@ func TestRecordedDecode(t *testing.T) {
 	defer cmd.Free()
 	ok(t, cmd.Begin())
 	cmd.Mark()
-	cmd.RopeAppend(s, q, newRows2D(kb.All(), tensor.F32, seqs, kw), newRows2D(vb.All(), tensor.F32, seqs, kw), turns.All(), rows.All(), c.heads)
+	cmd.RopeAppend(s, q, newRows2D(kb.All(), tensor.F32, seqs, kw), newRows2D(vb.All(), tensor.F32, seqs, kw), rows2D{turns.All(), tensor.F32, seqs, s.HeadDim, s.HeadDim}, rows.All(), c.heads)
 	cmd.Attention(op)
 	cmd.Mark()
 	ok(t, cmd.End())
@@ -551,7 +553,7 @@ func TestRecordedDecode(t *testing.T) {
 // A driver that ends loops early gets no work that needs more.
 func TestLoopLimit(t *testing.T) {
 	d := device(t)
-	s := shape{layout{Type: tensor.BF16, HeadDim: 64, PageEntries: 64}, 4, 1, 0, false}
+	s := shape{layout{Type: tensor.BF16, HeadDim: 64, PageEntries: 64}, 4, 1, 0, 0, false}
 	w, err := d.newWorkList(s, 0, 1, 2)
 	ok(t, err)
 	defer w.Free()
@@ -606,7 +608,7 @@ func TestRopeAppend(t *testing.T) {
 	d := device(t)
 	for _, typ := range weightTypes {
 		for _, dim := range []int{8, 12, 64, 128} {
-			s := shape{layout{Type: typ, HeadDim: dim, PageEntries: 16}, 4, 2, 0, false}
+			s := shape{layout{Type: typ, HeadDim: dim, PageEntries: 16}, 4, 2, 0, 0, false}
 			r := rng(fmt.Sprint("rope", typ, dim))
 			const n = 21
 			lens := []int{30, 5}
@@ -626,13 +628,17 @@ func TestRopeAppend(t *testing.T) {
 			raw := make([]byte, n*rowInfoBytes)
 			putRows(raw, info)
 			ri, tv := upload(t, d, raw), upload(t, d, bytesOf(turns))
-			run(t, d, func(cmd *commands) { cmd.RopeAppend(s, qr, kr, vr, tv.view, ri.view, c.heads) })
+			run(t, d, func(cmd *commands) {
+				cmd.RopeAppend(s, qr, kr, vr, rows2D{tv.view, tensor.F32, qr.N, s.HeadDim, s.HeadDim}, ri.view, c.heads)
+			})
 			if typ == tensor.BF16 {
 				// Attention in bf16 gets the same queries, rounded.
 				b := s
 				b.BF16 = true
 				br, bg := uploadRows(t, d, q, n, 4*dim, tensor.F32)
-				run(t, d, func(cmd *commands) { cmd.RopeAppend(b, br, kr, vr, tv.view, ri.view, c.heads) })
+				run(t, d, func(cmd *commands) {
+					cmd.RopeAppend(b, br, kr, vr, rows2D{tv.view, tensor.F32, qr.N, s.HeadDim, s.HeadDim}, ri.view, c.heads)
+				})
 				_, want := narrow(rowsOf(qg, qr), tensor.BF16)
 				testnum.SameBits(t, "queries for attention in bf16", want, rowsOf(bg, br))
 			}
@@ -674,7 +680,7 @@ func TestCompact(t *testing.T) {
 	d := device(t)
 	for _, typ := range weightTypes {
 		for _, dim := range []int{8, 20, 64} {
-			s := shape{layout{Type: typ, HeadDim: dim, PageEntries: 16}, 3, 3, 0, false}
+			s := shape{layout{Type: typ, HeadDim: dim, PageEntries: 16}, 3, 3, 0, 0, false}
 			r := rng(fmt.Sprint("compact", typ, dim))
 			lens := []int{700, 700, 40}
 			c := newTestCache(t, d, r, s, lens, nil, 700)

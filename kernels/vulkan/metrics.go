@@ -69,6 +69,7 @@ func (c *commands) ColumnSums(s sequence, q rows2D, stats, rows view, row, n int
 	p.addr(rows)
 	p.u32(q.Stride, s.Heads, s.group(), s.Seq*s.KVHeads, row, n, ld)
 	p.f32(s.scale())
+	p.f32(s.Cap)
 	c.dispatch(op, "columns", s.constants(), &p, blocks, s.KVHeads, (s.group()+7)/8)
 }
 

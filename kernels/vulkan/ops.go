@@ -312,7 +312,7 @@ func (c *commands) RMSNorm(y, x rows2D, w view, eps float64) {
 }
 
 // HeadNorm normalises every head of x, [N, heads·headDim] f32, in place; Stride
-// must be Cols. w is [headDim] f32.
+// must be Cols if there are several. w is [headDim] f32.
 func (c *commands) HeadNorm(x rows2D, headDim int, w view, eps float64) {
 	const op = "head norm"
 	if !c.ready(op) {
@@ -320,11 +320,15 @@ func (c *commands) HeadNorm(x rows2D, headDim int, w view, eps float64) {
 	}
 	c.rows(op, "x", x, x.Cols, tensor.F32)
 	c.floats(op, "w", w, headDim, false)
-	if headDim < 1 || x.Cols%headDim != 0 || x.Stride != x.Cols {
+	pitch := headDim
+	if headDim == x.Cols {
+		pitch = x.Stride
+	}
+	if headDim < 1 || x.Cols%headDim != 0 || pitch != x.Stride && x.Stride != x.Cols {
 		c.fail(op, "x: found rows of %d elements %d apart, expected whole heads of %d without gaps", x.Cols, x.Stride, headDim)
 		return
 	}
-	c.norm(op, x.Mem, x.Mem, w, 0, x.N*(x.Cols/headDim), headDim, headDim, headDim, eps)
+	c.norm(op, x.Mem, x.Mem, w, 0, x.N*(x.Cols/headDim), headDim, pitch, pitch, eps)
 }
 
 func (c *commands) norm(op string, y, x, w view, yt uint32, rows, n, ldx, ldy int, eps float64) {
@@ -347,8 +351,9 @@ func grid(n int) (x, y int) {
 	return fold, (n + fold - 1) / fold
 }
 
-// Add sets y += x; both are f32. The result is exact.
-func (c *commands) Add(y, x rows2D) {
+// AddScaled sets y += s·x; both are f32. A product is rounded before it is added: the result
+// is exact.
+func (c *commands) AddScaled(y, x rows2D, s float32) {
 	const op = "add"
 	if !c.ready(op) {
 		return
@@ -362,7 +367,43 @@ func (c *commands) Add(y, x rows2D) {
 	p.addr(x.Mem)
 	p.addr(y.Mem)
 	p.u32(x.Cols, x.Stride, y.Stride)
+	p.f32(s)
 	c.dispatch(op, "add", nil, &p, (x.Cols+255)/256, x.N, 1)
+}
+
+// Round sets y, bf16, to x, f32, rounded to nearest even.
+func (c *commands) Round(y, x rows2D) {
+	const op = "round"
+	if !c.ready(op) {
+		return
+	}
+	c.pairs(op, y, x, x, 0)
+}
+
+// GeGLU sets y, F32 or BF16, to gate/(1 + e^(-2·√(2/π)·(gate + 0.044715·gate³)))·up, both f32.
+// Bound: relative error 4e-6, plus the rounding of y.
+func (c *commands) GeGLU(y, gate, up rows2D) {
+	const op = "gelu"
+	if !c.ready(op) {
+		return
+	}
+	c.pairs(op, y, gate, up, 1)
+}
+
+// pairs records pairs.comp: y of x, or of x and u with gelu set.
+func (c *commands) pairs(op string, y, x, u rows2D, gelu uint32) {
+	yt := c.rows(op, "y", y, x.Cols, tensor.F32, tensor.BF16)
+	c.rows(op, "x", x, x.Cols, tensor.F32)
+	c.rows(op, "up", u, x.Cols, tensor.F32)
+	if y.N != x.N || u.N != x.N {
+		c.fail(op, "found %d rows of %d and %d", y.N, x.N, u.N)
+	}
+	var p push
+	for _, r := range []rows2D{x, u, y} {
+		p.addr(r.Mem)
+	}
+	p.u32(x.Cols, x.Stride, u.Stride, y.Stride)
+	c.dispatch(op, "pairs", []uint32{yt, gelu}, &p, (x.Cols+511)/512, x.N, 1)
 }
 
 // Embed sets row r of x, f32, to row ids[r] of the table. ids is [x.N] whole f32 numbers,

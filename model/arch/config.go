@@ -108,7 +108,7 @@ func (c *Config) Plans() []LayerPlan {
 		plan[i] = LayerPlan{
 			ScoreScale: 1 / math.Sqrt(float64(c.HeadDim)),
 			qkvBias:    c.QKVBias, outBias: c.OutBias,
-			PreNorm: true, ResidualScale: 1,
+			preNorm: true, ResidualScale: 1,
 			FFN: FFNPlan{Width: c.Intermediate, bias: c.MLPBias},
 		}
 		if i < len(c.Windows) {

@@ -14,6 +14,6 @@ var olmo2Family = family{
 		c.QKVBias = o.Bool("attention_bias", false)
 		c.OutBias = c.QKVBias
 		o.windows(c, 0, nil)
-		c.amend(func(_ int, p *LayerPlan) { p.PreNorm, p.PostNorm, p.QKNorm = false, true, FullNorm })
+		c.amend(func(_ int, p *LayerPlan) { p.preNorm, p.postNorm, p.QKNorm = false, true, FullNorm })
 	},
 }

@@ -31,7 +31,7 @@ type LayerPlan struct {
 	// them; nil: as the projections give them.
 	Order []int32
 
-	PreNorm, PostNorm bool
+	preNorm, postNorm bool
 	ResidualScale     float64
 
 	FFN FFNPlan
@@ -109,7 +109,7 @@ func (s *Scalars) EmbeddingScale(t tensor.Type) float32 {
 
 // AddsDirectly reports whether the products of a branch's last projection are added to the
 // residual stream as they are.
-func (p *LayerPlan) AddsDirectly() bool { return !p.PostNorm && p.ResidualScale == 1 }
+func (p *LayerPlan) AddsDirectly() bool { return !p.postNorm && p.ResidualScale == 1 }
 
 // AttentionScale returns the factor of scores for the attention kernels, which work in
 // units of base 2, and AttentionCap the limit of scores in the same units.

@@ -182,9 +182,9 @@ func (p *LayerPlan) has(role Role) bool {
 	case RoleGateBias, RoleUpBias, RoleDownBias:
 		return p.FFN.bias
 	case RoleAttnNorm, RoleMLPNorm:
-		return p.PreNorm
+		return p.preNorm
 	case RolePostAttnNorm, RolePostMLPNorm:
-		return p.PostNorm
+		return p.postNorm
 	case RoleRouter, RoleExpertGate, RoleExpertUp, RoleExpertDown:
 		return p.FFN.Experts > 0
 	case RoleSharedMix, RoleSharedGate, RoleSharedUp, RoleSharedDown:

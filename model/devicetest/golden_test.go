@@ -10,12 +10,15 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/internal/testnum"
 	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/kvcache"
+	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/safetensors"
 	"github.com/lukv/lukv/tensor"
@@ -43,12 +46,16 @@ func goldenCases(t testing.TB, variable, folder string) (dir string, cases []gol
 	if dir = os.Getenv(variable); dir == "" {
 		dir = filepath.Join("..", "testdata", folder)
 	}
+	return dir, casesIn(t, dir)
+}
+
+func casesIn(t testing.TB, dir string) []goldenCase {
 	text, err := os.ReadFile(filepath.Join(dir, "cases.json"))
 	require.NoError(t, err)
 	var index struct{ Cases []goldenCase }
 	require.NoError(t, json.Unmarshal(text, &index))
 	require.NotEmpty(t, index.Cases, "no golden models in %s", dir)
-	return dir, index.Cases
+	return index.Cases
 }
 
 // TestGoldenModels compares logits and greedy tokens with independent references.
@@ -78,6 +85,80 @@ func checkAllGolden(t *testing.T, what, dir string, cases []goldenCase) {
 	t.Log(line)
 	fmt.Println(line)
 	require.NotZero(t, checks)
+}
+
+// TestGoldenFamilies does the same with models of further families, those with experts left
+// out, and compares chunks and single tokens with the whole prompt bit for bit, and what is
+// kept of it with what the processor keeps.
+func TestGoldenFamilies(t *testing.T) {
+	d := device(t)
+	dir := os.Getenv("LUKV_GOLDEN_FAMILIES")
+	if dir == "" {
+		dir = filepath.Join("..", "testdata", "families")
+	}
+	checks, worst := 0, 0.0
+	for _, c := range casesIn(t, dir) {
+		t.Run(c.Name, func(t *testing.T) {
+			path := filepath.Join(dir, c.Name)
+			m, err := model.Open(t.Context(), path, model.WithOpenDevice(d), model.WithThreads(2))
+			if errors.Is(err, model.ErrUnsupported) {
+				require.ErrorContains(t, err, "mixtures of experts")
+				return
+			}
+			require.NoError(t, err)
+			defer m.Close()
+			n, w := checkGolden(t, d, path, c)
+			checks += n
+			worst = max(worst, w)
+
+			prompt := make([]int32, 120)
+			for i := range prompt {
+				prompt[i] = int32(3 + i*i%(m.Config().Vocab-3))
+			}
+			whole := trace(t, session(t, m, model.SessionOptions{ChunkTokens: 1000}), prompt, nil)
+			testnum.SameBits(t, "chunks of 17", whole, trace(t, session(t, m, model.SessionOptions{ChunkTokens: 17}), prompt, nil))
+			if m.Config().Rope.Type != "longrope" { // whose earlier logits depend on the length
+				testnum.SameBits(t, "token by token", whole, trace(t, session(t, m, model.SessionOptions{}), prompt[:1], prompt[1:]))
+			}
+			sameKept(t, d, path, prompt)
+		})
+	}
+	fmt.Printf("golden families on %s: %d checks, worst deviation %.2g\n", d.Info().Name, checks, worst)
+	require.NotZero(t, checks)
+}
+
+// sameKept compares how many entries of a prompt are kept on the device and on the
+// processor, and where: equal scores within rounding may fall either way.
+func sameKept(t *testing.T, d kernels.Device, path string, prompt []int32) {
+	for _, metric := range []string{"snapkv", "expected_attention", "tova"} {
+		p := &lukv.Policy{Metric: lukv.MetricConfig{Name: metric}, Ratio: 0.6}
+		var caches [2]*kvcache.Cache
+		for i, opts := range [][]model.Option{nil, {model.WithOpenDevice(d)}} {
+			m, err := model.Open(t.Context(), path, append(opts, model.WithPrecision(model.PrecisionF32), model.WithThreads(2))...)
+			require.NoError(t, err)
+			t.Cleanup(func() { m.Close() })
+			s := session(t, m, model.SessionOptions{Compression: p})
+			require.NoError(t, s.Prefill(t.Context(), prompt))
+			caches[i] = s.Cache()
+			if i == 0 {
+				continue
+			}
+			kept, differ := 0, 0
+			for at := range m.Config().Layers {
+				for h := range m.Config().KVHeads {
+					x, y := caches[0].Positions(at, h, nil), caches[1].Positions(at, h, nil)
+					require.Equal(t, len(x), len(y), "%s: layer %d, head %d", metric, at, h)
+					kept += len(x)
+					for _, pos := range x {
+						if !slices.Contains(y, pos) {
+							differ++
+						}
+					}
+				}
+			}
+			require.LessOrEqual(t, differ, kept/50, metric)
+		}
+	}
 }
 
 func checkGolden(t *testing.T, d kernels.Device, dir string, c goldenCase) (checks int, worst float64) {

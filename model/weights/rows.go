@@ -57,10 +57,13 @@ func (o RowOrder) apply(t tensor.Tensor) tensor.Tensor {
 	return t
 }
 
-// Ordered returns the tensors of a layer with their rows in the published order: copies of
-// those that are not stored so.
-func (w *Weights) Ordered(at int) *Layer {
+// Ordered returns the tensors of a layer with the rows of each query and key head in order,
+// which lists those published; nil is the published order. Tensors whose rows are not stored
+// so are copied.
+func (w *Weights) Ordered(at int, order RowOrder) *Layer {
 	out := w.Layers[at]
-	out.Each(func(role arch.Role, t *tensor.Tensor) { *t = w.Rows.of(role).apply(*t) })
+	out.Each(func(role arch.Role, t *tensor.Tensor) {
+		*t = order.of(role).apply(w.Rows.of(role).apply(*t))
+	})
 	return &out
 }

@@ -5,7 +5,7 @@
 // Attention of a tile of query rows over one KV head. A row is one query head of
 // one token. Logical slots are visited in blocks that end at multiples of 256:
 //
-//   score  chain of fma over d = 0 … D-1, times scale
+//   score  chain of fma over d = 0 … D-1, times scale, limited by cap if there is one
 //   p      2^(score - m), m the largest score of the block; with WB rounded to bf16,
 //          and 0 where score - m < -60
 //   sum    thread j of 32 adds slots j, j+32, …; the 32 in ascending order
@@ -28,6 +28,7 @@ layout(constant_id = 8) const uint SUMS = 1; // rows whose lanes are summed at o
 
 const uint DP = (D + 7) / 8 * 8;
 
+#include "activation.glsl"
 #include "task.glsl"
 
 layout(push_constant) uniform P {
@@ -36,6 +37,7 @@ layout(push_constant) uniform P {
 	float scale;
 	uint group; // H/KV
 	uint ldt;   // partial stride in floats: D + 4
+	float cap;  // of scores, 0 for none
 };
 
 const float NONE = -3.0e38; // no score is below it
@@ -143,6 +145,7 @@ void main() {
 			uint hi = k.end + r / gn;
 			bool see = vis && r < rows && slot < hi && slot >= firstSlot(hi, window);
 			precise float s = acc[r] * scale;
+			if (cap > 0.0) s = softCap(s, cap);
 			put(tid * R + r, see ? s : NONE);
 		}
 		barrier();

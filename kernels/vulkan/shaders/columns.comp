@@ -1,6 +1,7 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "common.glsl"
+#include "activation.glsl"
 
 // sums[q][t] += Σ_i p_i(t): the attention that slot t received from n tokens of
 // one sequence, per query head, given the softmax statistics that attention
@@ -20,7 +21,7 @@ layout(push_constant) uniform P {
 	uint ldq, H, group, head0; // head0: heads of the sequence
 	uint row, n;               // first token, tokens
 	uint lds;
-	float scale;
+	float scale, cap;
 };
 
 shared float sq[8 * DP];
@@ -67,6 +68,7 @@ void main() {
 		[[unroll]] for (uint r = 0; r < 8; r++) {
 			if (r >= rows || slot > first + i0 + r / gn) continue;
 			precise float s = acc[r] * scale;
+			if (cap > 0.0) s = softCap(s, cap);
 			float p = power2(s - sm[r]) / ss[r];
 			[[unroll]] for (uint g = 0; g < 8; g++) if (g == r % gn) sum[g] += p;
 		}

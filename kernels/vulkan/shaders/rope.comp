@@ -15,8 +15,8 @@ layout(constant_id = 3) const uint RQ = 0; // 1: queries are rounded to bf16
 const uint DP = (D + 7) / 8 * 8;
 
 layout(push_constant) uniform P {
-	uvec2 q, k, v, cs, rowsAt, heads; // cs: [rows][cosines D/2, sines D/2]
-	uint n, H, KV, ldq, ldk, ldv;
+	uvec2 q, k, v, cs, rowsAt, heads; // cs: [rows][cosines D/2, sines D/2, if turns > D a factor of q], null: none
+	uint n, H, KV, ldq, ldk, ldv, ldt, turns;
 };
 
 void turn(inout float a, inout float b, float c, float s) {
@@ -48,10 +48,19 @@ void main() {
 		uint at = isQ ? row * ldq + head * D : row * ldk + (head - H) * D;
 		OutF X = isQ ? OutF(q) : OutF(k);
 		float a0 = X.v[at + i], a1 = X.v[at + i + 1], b0 = X.v[at + D / 2 + i], b1 = X.v[at + D / 2 + i + 1];
-		uint t = row * D + i;
-		turn(a0, b0, CS.v[t], CS.v[t + D / 2]);
-		turn(a1, b1, CS.v[t + 1], CS.v[t + D / 2 + 1]);
+		if (!isNull(cs)) {
+			uint t = row * ldt + i;
+			turn(a0, b0, CS.v[t], CS.v[t + D / 2]);
+			turn(a1, b1, CS.v[t + 1], CS.v[t + D / 2 + 1]);
+		}
 		if (isQ) {
+			if (turns > D) {
+				float f = CS.v[row * ldt + D];
+				a0 *= f;
+				a1 *= f;
+				b0 *= f;
+				b1 *= f;
+			}
 			if (RQ != 0) {
 				a0 = roundBF16(a0);
 				a1 = roundBF16(a1);

@@ -1,0 +1,15 @@
+// Functions of package kernels that are made of e^x.
+
+// softCap limits x to limit·tanh(x/limit).
+float softCap(float x, float limit) {
+	precise float h = x * (-2.0 / limit);
+	precise float s = limit * (2.0 / (1.0 + expo(h)) - 1.0);
+	return s;
+}
+
+// geglu is g/(1 + e^(-2·√(2/π)·(g + 0.044715·g³)))·u.
+float geglu(float g, float u) {
+	precise float square = g * g, cube = square * g, part = 0.044715 * cube, sum = g + part, h = sum * -1.5957691216;
+	precise float s = g / (1.0 + expo(h)) * u;
+	return s;
+}
