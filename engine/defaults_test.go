@@ -67,20 +67,44 @@ func TestCountersMove(t *testing.T) {
 	require.EqualValues(t, c.FullEntries-c.Entries, int64(u.Evicted)*c.FullEntries/int64(len(prompt)))
 }
 
-// Without a target, steps with answers take 128 tokens of prompts however long they last;
-// with one, no more than its time allows, and 16 at least.
+// Without a target, steps with answers take 128 tokens of prompts, or as many as take eight
+// passes without prompts, however long they last; with one, no more than its time allows,
+// and 16 at least.
 func TestDefaultPace(t *testing.T) {
 	for _, test := range []struct {
-		target   time.Duration
-		perToken float64
-		want     int
+		target           time.Duration
+		perToken, decode float64
+		want             int
 	}{
-		{0, 0.01, efficientTokens}, {0, 0.000125, 400}, {100 * time.Millisecond, 0.01, leastTokens},
-		{2 * time.Second, 0.0125, 156}, {200 * time.Millisecond, 0.0001, 512},
+		{0, 0, 0, efficientTokens}, {0, 0.01, 0, efficientTokens}, {0, 0.003, 0.05, efficientTokens},
+		{0, 0.01, 0.05, 40}, {0, 0.1, 0.05, leastTokens}, {0, 0.000125, 0.05, 400},
+		{100 * time.Millisecond, 0.01, 0.05, leastTokens},
+		{2 * time.Second, 0.0125, 0.05, 156}, {200 * time.Millisecond, 0.0001, 0.05, 512},
 	} {
 		p := newPace(test.target, 512)
-		p.perToken, p.decode = test.perToken, 0.05
+		p.perToken, p.decode = test.perToken, test.decode
 		require.Equal(t, test.want, p.tokens(8), "%v", test)
 		require.Equal(t, 512, p.tokens(0))
 	}
+}
+
+// An eighth of the time of each piece of a long prompt follows it as passes for answers
+// alone, unless there are none.
+func TestPaceOfAnswers(t *testing.T) {
+	run := func(answers, steps int, long bool) (pieces int) {
+		p := newPace(0, 512)
+		for range steps {
+			n := p.tokens(answers)
+			took := 20 * time.Millisecond
+			if n > 0 {
+				pieces++
+				took = 480 * time.Millisecond
+			}
+			p.measured(took, n, answers, long)
+		}
+		return pieces
+	}
+	require.InDelta(t, 25, run(8, 100, true), 1, "of four steps, three are for answers alone: 60 of 480 ms")
+	require.Equal(t, 100, run(0, 100, true))
+	require.Equal(t, 100, run(8, 100, false))
 }

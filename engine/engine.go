@@ -58,9 +58,11 @@ type Options struct {
 
 	// Latency is the time that may pass between two tokens of an answer during the prefill
 	// of other prompts. Prefill gets the time that decoding leaves, but at least 16 tokens of
-	// each step. The default, 0, is 100 ms, or the time of a step with 128 tokens of prompts
-	// where that is longer: with fewer, products read the weights so often that all requests
-	// together take longer. It does not change answers.
+	// each step. The default, 0, is 100 ms, or where that is longer the time of a step with
+	// as many tokens of prompts as take eight passes without, 128 at most: with fewer,
+	// products read the weights so often that all requests together take longer. Whatever
+	// it is, an eighth of the time of prompts of 1,024 tokens and more is followed by steps
+	// for answers alone. It does not change answers.
 	Latency time.Duration
 
 	// MaxTokens bounds the prompt and answer of a request together; both its default

@@ -1,48 +1,83 @@
 package engine
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // pace decides how many prompt tokens a step takes, from how long earlier steps
 // took.
 type pace struct {
-	target time.Duration // between two tokens of an answer
-	least  int           // prompt tokens in a step
-	most   int           // likewise
+	target time.Duration // between two tokens of an answer; 0: none was asked for
+	most   int           // prompt tokens in a step
 
 	perToken float64 // seconds per prompt token, through all layers
 	decode   float64 // seconds per pass without prompts
+	owed     float64 // seconds of passes without prompts that come before the next with some
 }
 
-// leastTokens of prompts go into every step, so that they never starve.
-const leastTokens = 16
+const (
+	// leastTokens of prompts go into every step that takes any, so that they never starve.
+	leastTokens = 16
 
-// efficientTokens of prompts in a step cost little more, each, than those of longer pieces.
-const efficientTokens = 128
+	// efficientTokens of prompts in a step cost little more, each, than those of longer
+	// pieces.
+	efficientTokens = 128
 
-// defaultTarget is the time between two tokens of an answer, unless efficientTokens take
-// longer.
-const defaultTarget = 100 * time.Millisecond
+	// defaultTarget is the time between two tokens of an answer if none was asked for,
+	// unless the least piece takes longer.
+	defaultTarget = 100 * time.Millisecond
+
+	// longestPiece is how many passes without prompts the least piece may take by default: the
+	// weights, which a piece reads as such a pass does, are then a small part of its time.
+	// After a long context, where each token takes longer, pieces are shorter for it.
+	longestPiece = 8
+
+	// answersShare of the time of pieces of long prompts follows them as passes without
+	// prompts, so that answers take more than one step for each. Short prompts soon give
+	// answers themselves, and passes with more answers are worth more.
+	answersShare = 1. / 8
+
+	// longPrompt is the length in tokens from which a prompt is long.
+	longPrompt = 1024
+)
 
 // newPace returns a pace of at most most prompt tokens in a step; target 0 stands for the
 // default.
-func newPace(target time.Duration, most int) pace {
-	p := pace{target: target, least: leastTokens, most: most}
-	if target == 0 {
-		p.target, p.least = defaultTarget, min(most, efficientTokens)
-	}
-	return p
-}
+func newPace(target time.Duration, most int) pace { return pace{target: target, most: most} }
 
 // tokens returns the number of prompt tokens for the next step, in which answers,
-// if there are any, take one token each.
+// if there are any, take one token each: 0 if this step is for answers alone.
 func (p *pace) tokens(answers int) int {
 	switch {
 	case answers == 0:
+		p.owed = 0
 		return p.most
+	case p.owed > 0 && p.owed >= p.decode:
+		if p.owed -= p.decode; p.decode == 0 {
+			p.owed = 0
+		}
+		return 0
 	case p.perToken == 0:
-		return p.least
+		return p.least()
 	}
-	return max(p.least, min(p.most, int((p.target.Seconds()-p.decode)/p.perToken)))
+	target := p.target
+	if target == 0 {
+		target = defaultTarget
+	}
+	return max(p.least(), min(p.most, int((target.Seconds()-p.decode)/p.perToken)))
+}
+
+// least returns the fewest prompt tokens of a step that takes any.
+func (p *pace) least() int {
+	if p.target > 0 {
+		return leastTokens
+	}
+	n := efficientTokens
+	if p.perToken > 0 && p.decode > 0 {
+		n = int(min(efficientTokens, math.Ceil(longestPiece*p.decode/p.perToken)))
+	}
+	return min(p.most, max(leastTokens, n))
 }
 
 // weight is that of the newest measurement in the means, so that a few steps
@@ -50,12 +85,15 @@ func (p *pace) tokens(answers int) int {
 const weight = 0.25
 
 // measured records how long a step with the given numbers of prompt tokens and
-// answers took.
-func (p *pace) measured(took time.Duration, tokens, answers int) {
+// answers took, and whether it read from a long prompt.
+func (p *pace) measured(took time.Duration, tokens, answers int, long bool) {
 	s := took.Seconds()
 	if tokens == 0 {
 		p.decode = mean(p.decode, s)
 		return
+	}
+	if long {
+		p.owed += answersShare * s
 	}
 	if answers > 0 {
 		s = max(s-p.decode, s/4) // what it would have taken without them

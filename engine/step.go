@@ -17,8 +17,9 @@ func (e *Engine) step() bool {
 	e.gather()
 	answers := len(e.parts)
 	budget := e.pace.tokens(answers)
-	budget -= e.addReplays(budget)
-	budget = max(e.pace.least, budget)
+	if budget > 0 {
+		budget = max(e.pace.least(), budget-e.addReplays(budget))
+	}
 	layered, taken := e.addPrompts(budget)
 	taken += e.replayed
 	if len(e.parts) == 0 && layered == nil {
@@ -30,7 +31,7 @@ func (e *Engine) step() bool {
 			e.blame(err)
 			return true
 		}
-		e.pace.measured(time.Since(start), taken, answers)
+		e.pace.measured(time.Since(start), taken, answers, slices.ContainsFunc(e.owners[answers:], (*job).readsLong))
 		e.stats.steps.Add(1)
 	}
 	if layered != nil {
@@ -184,7 +185,7 @@ func (e *Engine) addPrompts(n int) (layered *job, taken int) {
 			continue
 		}
 		if j.fill.Layered() {
-			if layered == nil && taken == 0 {
+			if layered == nil && taken == 0 && n > 0 {
 				layered = j
 			}
 			continue
@@ -212,8 +213,11 @@ func (e *Engine) advance(j *job, n int) {
 		e.fail(j, err)
 		return
 	}
-	e.pace.measured(time.Since(start), max(1, before-j.fill.Remaining()), 0)
+	e.pace.measured(time.Since(start), max(1, before-j.fill.Remaining()), 0, j.readsLong())
 }
+
+// readsLong reports whether the prompt of a request is long, as [pace] understands it.
+func (j *job) readsLong() bool { return len(j.req.Prompt) >= longPrompt }
 
 // blame ends the request that made a pass fail, or all of them if the model or its device
 // can no longer compute.
