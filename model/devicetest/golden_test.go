@@ -169,7 +169,8 @@ func checkGolden(t *testing.T, d kernels.Device, dir string, c goldenCase) (chec
 	}
 	m, err := model.Open(ctx, from, model.WithPrecision(precision), model.WithOpenDevice(d), model.WithThreads(2))
 	if errors.Is(err, model.ErrUnsupported) {
-		t.Skip(err)
+		require.ErrorContains(t, err, "mixtures of experts")
+		return 0, 0
 	}
 	require.NoError(t, err)
 	defer m.Close()
