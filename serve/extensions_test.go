@@ -170,7 +170,7 @@ func TestDocumentsOfTexts(t *testing.T) {
 		require.Equal(t, tokens("It is.", special), rendered[1].IDs)
 	}
 	var bare textAnswer
-	ts.post(t, "/v1/completions", object{"model": "needle/llama", "prompt": "", "document": doc.ID, "max_tokens": 3, "echo": true, "logprobs": 0}, &bare)
+	ts.post(t, "/v1/completions", object{"model": "needle/llama", "prompt": "", "document": doc.ID, "max_tokens": 3, "ignore_eos": true, "echo": true, "logprobs": 0}, &bare)
 	require.Equal(t, doc.Tokens-1, bare.Usage.Prompt, "the text without the mark of its turn")
 	require.Len(t, bare.Choices[0].LogProbs.Tokens, 3)
 
