@@ -252,12 +252,13 @@ func groupStart(s string) bool {
 	return false
 }
 
-// writeLiteral writes a character that stands for itself.
+// writeLiteral writes a character that stands for itself. Commas and digits, which may have
+// been escaped in braces, must not make a repetition of them.
 func writeLiteral(b *strings.Builder, r rune) {
 	switch {
-	case r < ' ' || r == 0x7f:
+	case r < ' ' || r == 0x7f || r == ',' || '0' <= r && r <= '9':
 		fmt.Fprintf(b, `\x%02x`, r)
-	case r < utf8.RuneSelf && !(r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z') && r != ' ' && !strings.ContainsRune(`/'"<>=!@#%&,:;~`+"`_", r):
+	case r < utf8.RuneSelf && !(r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z') && r != ' ' && !strings.ContainsRune(`/'"<>=!@#%&:;~`+"`_", r):
 		b.WriteByte('\\')
 		b.WriteRune(r)
 	default:
