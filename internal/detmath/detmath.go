@@ -266,3 +266,46 @@ func SinCos(x float64) (sin, cos float64) {
 	}
 	return sin, cos
 }
+
+// SumExp returns Σ e^(x-m), added in order: the bits of a loop over Exp in less than half of its time.
+// m is at least the largest x.
+func SumExp(x []float32, m float64) float64 {
+	sum := 0.0
+	for ; len(x) >= 4; x = x[4:] {
+		a, b, c, d := float64(x[0])-m, float64(x[1])-m, float64(x[2])-m, float64(x[3])-m
+		if !(min(a, b, c, d) > -700) { // subnormal, 0 or not a number
+			sum = sum + Exp(a) + Exp(b) + Exp(c) + Exp(d)
+			continue
+		}
+		// Four chains of dependent operations beside each other.
+		ka, ra := reduced(a)
+		kb, rb := reduced(b)
+		kc, rc := reduced(c)
+		kd, rd := reduced(d)
+		va, vb, vc, vd := lastOfSeries, lastOfSeries, lastOfSeries, lastOfSeries
+		for i := len(expSeries) - 2; i >= 0; i-- {
+			t := expSeries[i]
+			va, vb = math.FMA(va, ra.hi, t), math.FMA(vb, rb.hi, t)
+			vc, vd = math.FMA(vc, rc.hi, t), math.FMA(vd, rd.hi, t)
+		}
+		sum = sum + scaled(ka, ra, va) + scaled(kb, rb, vb) + scaled(kc, rc, vc) + scaled(kd, rd, vd)
+	}
+	for _, v := range x {
+		sum += Exp(float64(v) - m)
+	}
+	return sum
+}
+
+var lastOfSeries = expSeries[len(expSeries)-1]
+
+// reduced returns k and r with x = k·log 2 + r.
+func reduced(x float64) (k float64, r dd) {
+	k = math.RoundToEven(x * log2e.hi)
+	return k, twoSum(math.FMA(-k, ln2Short, x), -float64(k*ln2Rest))
+}
+
+// scaled returns 2^k · e^r of a normal number, given the value of expSeries at r.
+func scaled(k float64, r dd, series float64) float64 {
+	t := math.FMA(float64(r.hi*r.hi), series, math.FMA(r.lo, r.hi, r.lo))
+	return float64((1 + (r.hi + t)) * pow2(int(k)))
+}

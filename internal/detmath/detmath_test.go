@@ -258,3 +258,49 @@ func BenchmarkFunctions(b *testing.B) {
 		})
 	}
 }
+
+func TestSumExp(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 6))
+	for _, scale := range []float64{0, 1e-3, 1, 8, 100, 500, 2000} {
+		for n := range 70 {
+			x := make([]float32, n)
+			m := math.Inf(-1)
+			for i := range x {
+				x[i] = float32(rng.NormFloat64() * scale)
+				if rng.IntN(40) == 0 {
+					x[i] = float32(math.Inf(-1))
+				}
+				m = max(m, float64(x[i]))
+			}
+			if math.IsInf(m, 0) {
+				continue
+			}
+			want := 0.0
+			for _, v := range x {
+				want += Exp(float64(v) - m)
+			}
+			assert.Equal(t, math.Float64bits(want), math.Float64bits(SumExp(x, m)), "scale %g, %d numbers", scale, n)
+		}
+	}
+	assert.True(t, math.IsNaN(SumExp([]float32{0, 0, float32(math.NaN()), 0}, 0)))
+}
+
+func BenchmarkSumExp(b *testing.B) {
+	x := make([]float32, 128256)
+	for i := range x {
+		x[i] = -float32(i%31) / 2
+	}
+	b.Run("each", func(b *testing.B) {
+		for b.Loop() {
+			sum := 0.0
+			for _, v := range x {
+				sum += Exp(float64(v))
+			}
+		}
+	})
+	b.Run("four", func(b *testing.B) {
+		for b.Loop() {
+			SumExp(x, 0)
+		}
+	})
+}

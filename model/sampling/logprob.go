@@ -35,11 +35,7 @@ func LogSumExp(x []float32) float64 {
 	if math.IsInf(m, 0) || math.IsNaN(m) {
 		return m
 	}
-	sum := 0.0
-	for _, v := range x {
-		sum += detmath.Exp(float64(v) - m)
-	}
-	return m + detmath.Log(sum)
+	return m + detmath.Log(detmath.SumExp(x, m))
 }
 
 // LogProb returns the natural log-probability of token under logits.
