@@ -224,6 +224,7 @@ func (j *layerCompressor) embed(r *run) error {
 	return j.repetition.embed(r)
 }
 
+// aside returns the tokens that pass through the layers beside the prompt.
 func (j *layerCompressor) aside() int { return j.sweep.rows() + j.repetition.rows() }
 
 // watch returns the watcher for a layer's pass.

@@ -17,6 +17,17 @@ type lossSweep struct {
 	streams []*stream // of the tails
 	layer   int       // in progress
 	next    int       // its next tail
+
+	reads   []sweepReads
+	answers *recall
+	first   [][]float64 // [passages][to-from] ln p where the context was read first
+}
+
+// sweepReads are rows of a stream of which the logits are wanted.
+type sweepReads struct {
+	x        *stream
+	from, to int
+	take     func(row int, logits []float32) // of different rows at the same time
 }
 
 // newSweep returns the sweep over a span of tokens at the session's position, nil unless
@@ -89,47 +100,79 @@ func (w *lossSweep) piece(ctx context.Context, r *run, s *Session, at int) (rows
 	return n, nil
 }
 
-// finish returns the probe; the streams have passed through all layers, as has that of the
-// span, x.
-func (w *lossSweep) finish(ctx context.Context, r *run, x *stream) (*LossProbe, error) {
+// readRows returns the number of rows of which the logits are wanted.
+func (w *lossSweep) readRows() int {
 	if w == nil {
-		return nil, nil
+		return 0
 	}
-	vocab, rows := r.m.cfg.Vocab, r.logitRows()
+	n := 0
+	for i := range w.p.passages {
+		c := &w.p.passages[i]
+		n += 2 * max(0, c.to-c.from-lossRead)
+	}
+	return n
+}
+
+// plan lists the rows that are read. The streams have passed through all layers, as has that
+// of the span, x.
+func (w *lossSweep) plan(x *stream) {
+	w.answers, w.first = newRecall(w.p), make([][]float64, len(w.p.passages))
+	start := w.p.span.From
+	for i := range w.p.passages {
+		c := &w.p.passages[i]
+		w.first[i] = make([]float64, c.to-c.from)
+		w.reads = append(w.reads, sweepReads{x, c.from + lossRead - 1 - start, c.to - 1 - start, func(row int, logits []float32) {
+			t := start + row + 1
+			w.first[i][t-c.from] = sampling.LogProb(logits, w.p.tokens[t])
+		}}, sweepReads{w.streams[i], len(w.p.frame) + lossRead - 1, len(w.streams[i].tokens), func(row int, logits []float32) {
+			if at, ok := w.p.counts(c, row); ok {
+				w.answers.row(i, at, logits)
+			}
+		}})
+	}
+}
+
+// read computes the logits of the next rows, at most n of them, after all layers. It returns 0 when
+// all have been read.
+func (w *lossSweep) read(ctx context.Context, r *run, x *stream, n int) (int, error) {
+	if w == nil {
+		return 0, nil
+	}
+	if w.answers == nil {
+		w.plan(x)
+	}
+	for len(w.reads) > 0 && w.reads[0].from >= w.reads[0].to {
+		w.reads = w.reads[1:]
+	}
+	if len(w.reads) == 0 {
+		return 0, nil
+	}
+	next, vocab := &w.reads[0], r.m.cfg.Vocab
+	rows := r.logitRows()
 	logits := r.room(rows, vocab)
-	each := func(x *stream, first, last int, fn func(row int, logits []float32)) error {
-		for from := first; from < last; from += rows {
-			n := min(rows, last-from)
-			if err := r.streamLogits(ctx, logits[:n*vocab], x, from, n); err != nil {
-				return err
-			}
-			for i := range n {
-				fn(from+i, logits[i*vocab:(i+1)*vocab])
-			}
-		}
+	from, n := next.from, min(n, rows, next.to-next.from)
+	if err := r.streamLogits(ctx, logits[:n*vocab], next.x, from, n); err != nil {
+		return 0, fmt.Errorf("measure the loss: %w", err)
+	}
+	r.m.Parallel(n, func(i int) { next.take(from+i, logits[i*vocab:(i+1)*vocab]) })
+	next.from += n
+	return n, nil
+}
+
+// finish returns the probe; all rows have been read.
+func (w *lossSweep) finish() *LossProbe {
+	if w == nil {
 		return nil
 	}
 	readings := map[int]float64{} // by position
-	answers, start := newRecall(w.p), w.p.span.From
 	for i := range w.p.passages {
 		c := &w.p.passages[i]
-		err := each(x, c.from+lossRead-1-start, c.to-1-start, func(row int, logits []float32) {
-			t := start + row + 1
-			readings[t] = sampling.LogProb(logits, w.p.tokens[t])
-		})
-		if err == nil {
-			err = each(w.streams[i], len(w.p.frame)+lossRead-1, len(w.streams[i].tokens), func(row int, logits []float32) {
-				if at, ok := w.p.counts(c, row); ok {
-					answers.row(i, at, logits)
-				}
-			})
-		}
-		if err != nil {
-			return nil, fmt.Errorf("measure the loss: %w", err)
+		for t := c.from + lossRead; t < c.to; t++ {
+			readings[t] = w.first[i][t-c.from]
 		}
 	}
-	w.p.settle(answers, func(t int) float64 { return readings[t] }, w.o)
-	return w.p, nil
+	w.p.settle(w.answers, func(t int) float64 { return readings[t] }, w.o)
+	return w.p
 }
 
 // close frees the streams.

@@ -351,7 +351,7 @@ func (f *prefillState) progress(n int) {
 func (f *prefillState) total() int {
 	rows := len(f.tokens)
 	if f.job != nil {
-		rows += f.job.aside()
+		rows += f.job.aside() + f.sweep.readRows() // the head and ln p take about as long as the layers
 	}
 	return rows * f.s.m.cfg.Layers
 }
@@ -410,7 +410,19 @@ func (f *prefillState) unitsTo(ctx context.Context, rows int) error {
 	if f.at < f.s.m.cfg.Layers {
 		return nil
 	}
-	return f.finish(ctx)
+	for {
+		if f.work >= goal && f.work < f.total() {
+			return nil
+		}
+		n, err := f.sweep.read(ctx, f.r, f.x, piece)
+		if err != nil {
+			return err
+		}
+		if n == 0 {
+			return f.finish(ctx)
+		}
+		f.progress(n * f.s.m.cfg.Layers)
+	}
 }
 
 // unit runs at most rows tokens through one layer, or does a piece of what follows it.
@@ -465,10 +477,7 @@ func (f *prefillState) finish(ctx context.Context) error {
 	if err := f.job.finish(ctx); err != nil {
 		return err
 	}
-	probe, err := f.sweep.finish(ctx, f.r, f.x)
-	if err != nil {
-		return err
-	}
+	probe := f.sweep.finish()
 	logits, err := f.emitAll(ctx)
 	if err != nil {
 		return err
