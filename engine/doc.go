@@ -15,10 +15,14 @@
 // progress takes its next token and prompts take a chunk. The chunk has as many tokens as
 // fit into the time that may pass between two tokens of an answer ([Options.Latency]), but
 // at least a few, so that prompts never starve. While a long prompt is read, some passes
-// are for answers alone. A prompt that a policy compresses is
-// computed layer by layer and advances between the passes, under the same limit, as does
-// the recomputation of an answer that lost its cache (see below). Tokens are drawn for all
-// answers of a step in parallel.
+// are for answers alone. A prompt that a policy compresses is computed layer by layer and
+// advances between the passes, under the same limit, as does the recomputation of an answer
+// that lost its cache (see below). Tokens are drawn for all answers of a step in parallel.
+//
+// Clients ([Request.Client]) share the steps: where one with all answers would take half as
+// long again as one with a single answer, clients with many take turns among them, so that
+// those with few are not slowed down; and the prompts of a client take at most half of the
+// time while others decode.
 //
 // Masks ([Request.Mask]) are computed beside the steps: a goroutine of the request computes
 // the mask for the next token during the pass for the last one. If it takes longer than the

@@ -174,9 +174,11 @@ type Engine struct {
 	writing   bool     // one of them is a write that no request waits for
 	writes    []*write // of these, those that wait for room in the store
 	pace      pace
+	share     share
 	turn      int // whose prompt is next
 	parts     []model.Part
 	owners    []*job      // of parts
+	answering []*choice   // of those parts that continue answers, which come first
 	replays   []*choice   // answers that are recomputed, as a prompt is, since they lost their cache
 	replayed  int         // tokens in parts that recompute answers
 	draws     []*choice   // whose logits are there, but not yet the next token

@@ -76,7 +76,8 @@ type choice struct {
 	fill    *model.PartialPrefill // recomputes an answer that lost its cache
 	answer  []int32               // drawn tokens, the first fed of which went into the session
 	fed     int
-	drawn   int // including the one that ended it
+	drawn   int   // including the one that ended it
+	step    int64 // the last step that it was in
 	done    bool
 	finish  model.FinishReason // of an answer that is done
 

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"math"
 	"time"
 )
@@ -61,11 +62,8 @@ func (p *pace) tokens(answers int) int {
 	case p.perToken == 0:
 		return p.least()
 	}
-	target := p.target
-	if target == 0 {
-		target = defaultTarget
-	}
-	return max(p.least(), min(p.most, int((target.Seconds()-p.decode)/p.perToken)))
+	target := cmp.Or(p.target, defaultTarget).Seconds()
+	return max(p.least(), min(p.most, int((target-p.decode)/p.perToken)))
 }
 
 // least returns the fewest prompt tokens of a step that takes any.

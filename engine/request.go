@@ -14,7 +14,8 @@ type Request struct {
 	// ID names the request in errors; if empty, the engine numbers it.
 	ID string
 
-	// Client names the client whose request it is; clients take turns in the queue.
+	// Client names the client whose request it is; clients take turns in the queue and share
+	// the steps.
 	Client string
 
 	// Prompt is the text so far, at least one token. The engine keeps a copy.

@@ -11,10 +11,11 @@ import (
 	"github.com/lukv/lukv/model"
 )
 
-// step computes a token of every answer and pieces of prompts. It reports false if
+// step computes a token of every answer, or of each client's share of them, and pieces of prompts. It reports false if
 // there was nothing to do.
 func (e *Engine) step() bool {
 	e.gather()
+	rows := e.shareStep()
 	answers := len(e.parts)
 	budget := e.pace.tokens(answers)
 	if budget > 0 {
@@ -31,7 +32,9 @@ func (e *Engine) step() bool {
 			e.blame(err)
 			return true
 		}
-		e.pace.measured(time.Since(start), taken, answers, slices.ContainsFunc(e.owners[answers:], (*job).readsLong))
+		took := time.Since(start)
+		e.pace.measured(took, taken, answers, slices.ContainsFunc(e.owners[answers:], (*job).readsLong))
+		e.sharedStep(took, rows, answers, taken)
 		e.stats.steps.Add(1)
 	}
 	if layered != nil {
@@ -46,7 +49,7 @@ func (e *Engine) step() bool {
 func (e *Engine) gather() {
 	for again := true; again; {
 		again = false
-		e.parts, e.owners, e.replays, e.replayed = e.parts[:0], e.owners[:0], e.replays[:0], 0
+		e.parts, e.owners, e.answering, e.replays, e.replayed = e.parts[:0], e.owners[:0], e.answering[:0], e.replays[:0], 0
 		for _, j := range e.running {
 			e.noteReading(j)
 			if j.session == nil && e.rejoin(j) && !j.over() && j.room() > 0 && !e.gatherJob(j) {
@@ -75,9 +78,10 @@ func (e *Engine) gatherJob(j *job) bool {
 				p.Sampler = c.sampler
 			}
 			e.add(j, p)
+			e.answering = append(e.answering, c)
 		case left > 0 && c.fill == nil && j.countsPasses():
 			e.add(j, model.Part{Session: c.session, Token: c.answer[c.fed]})
-			e.replayed++
+			e.answering = append(e.answering, c)
 		case left > 0:
 			if c.fill == nil {
 				var err error
@@ -168,6 +172,7 @@ func (e *Engine) add(j *job, p model.Part) {
 // separately. taken is the number of tokens added.
 func (e *Engine) addPrompts(n int) (layered *job, taken int) {
 	var reading []*job
+	now := time.Now()
 	for _, j := range e.running {
 		if j.session != nil {
 			reading = append(reading, j)
@@ -182,6 +187,9 @@ func (e *Engine) addPrompts(n int) (layered *job, taken int) {
 		}
 		if read {
 			e.read(j)
+			continue
+		}
+		if e.share.promptsWait(j.req.Client, now) {
 			continue
 		}
 		if j.fill.Layered() {
@@ -213,7 +221,9 @@ func (e *Engine) advance(j *job, n int) {
 		e.fail(j, err)
 		return
 	}
-	e.pace.measured(time.Since(start), max(1, before-j.fill.Remaining()), 0, j.readsLong())
+	took := time.Since(start)
+	e.pace.measured(took, max(1, before-j.fill.Remaining()), 0, j.readsLong())
+	e.share.promptTook(j.req.Client, took, start.Add(took))
 }
 
 // readsLong reports whether the prompt of a request is long, as [pace] understands it.
