@@ -175,7 +175,6 @@ type Engine struct {
 	writes    []*write // of these, those that wait for room in the store
 	pace      pace
 	share     share
-	turn      int // whose prompt is next
 	parts     []model.Part
 	owners    []*job      // of parts
 	answering []*choice   // of those parts that continue answers, which come first
@@ -183,6 +182,7 @@ type Engine struct {
 	replayed  int         // tokens in parts that recompute answers
 	draws     []*choice   // whose logits are there, but not yet the next token
 	each      []*job      // scratch: a copy of running
+	reading   []*job      // scratch: those whose prompts are read
 	ready     []*choice   // scratch: those that are drawn
 	drawReady func(i int) // draws ready[i]
 	masks     sync.WaitGroup

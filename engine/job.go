@@ -46,8 +46,9 @@ type job struct {
 	// between two.
 	session *model.Session
 	fill    *model.PartialPrefill
-	at      int // tokens of the prompt in the session once fill is done
-	cached  int // of these, kept
+	at      int   // tokens of the prompt in the session once fill is done
+	cached  int   // of these, kept
+	turn    int64 // the last step with a piece of it
 
 	counted Usage // what of its tokens the engine's counters have
 

@@ -17,14 +17,18 @@ type share struct {
 	step  int64 // number of this step
 	times line  // of passes without prompts, by rows
 
-	// until is when the prompts of a client may go on: they wait for as long as they have
-	// taken.
-	until map[string]time.Time
+	prompts map[string]clientPrompts // of clients whose prompts were read lately
 
 	// Scratch.
 	clients []clientRows // of this step's answers
 	counts  []int
 	order   []int // of parts, longest left out first
+}
+
+// clientPrompts are the prompts of a client.
+type clientPrompts struct {
+	turn  int64     // the last step with one of them
+	until time.Time // they wait for as long as they have taken
 }
 
 // clientRows are the rows of a client's answers in a step.
@@ -60,20 +64,49 @@ func (s *share) limit() int {
 // promptsWait reports whether the prompts of a client are left out of this step, in favour of
 // others' answers.
 func (s *share) promptsWait(client string, now time.Time) bool {
-	return now.Before(s.until[client]) && slices.ContainsFunc(s.clients, func(c clientRows) bool { return c.name != client })
+	return now.Before(s.prompts[client].until) && slices.ContainsFunc(s.clients, func(c clientRows) bool { return c.name != client })
+}
+
+// promptTurn records that a piece of a prompt is in this step.
+func (s *share) promptTurn(j *job) {
+	j.turn = s.step
+	c := s.prompts[j.req.Client]
+	c.turn = s.step
+	s.setPrompts(j.req.Client, c)
+}
+
+func (s *share) setPrompts(client string, c clientPrompts) {
+	if s.prompts == nil {
+		s.prompts = map[string]clientPrompts{}
+	}
+	s.prompts[client] = c
 }
 
 // promptTook records that prompts of a client have taken some time, which ends now.
 func (s *share) promptTook(client string, took time.Duration, now time.Time) {
-	if s.until == nil {
-		s.until = map[string]time.Time{}
+	const lately = 1000 // steps
+	maps.DeleteFunc(s.prompts, func(_ string, c clientPrompts) bool { return c.turn < s.step-lately && !now.Before(c.until) })
+	c := s.prompts[client]
+	if c.until.Before(now) {
+		c.until = now
 	}
-	maps.DeleteFunc(s.until, func(_ string, until time.Time) bool { return !now.Before(until) })
-	from := s.until[client]
-	if from.IsZero() {
-		from = now
+	c.until = c.until.Add(took)
+	s.setPrompts(client, c)
+}
+
+// promptsInTurn returns the requests whose prompts are read: clients that have waited longest
+// come first, and of each the prompts that have.
+func (e *Engine) promptsInTurn() []*job {
+	e.reading = e.reading[:0]
+	for _, j := range e.running {
+		if j.session != nil {
+			e.reading = append(e.reading, j)
+		}
 	}
-	s.until[client] = from.Add(took)
+	slices.SortStableFunc(e.reading, func(a, b *job) int {
+		return cmp.Or(cmp.Compare(e.share.prompts[a.req.Client].turn, e.share.prompts[b.req.Client].turn), cmp.Compare(a.turn, b.turn))
+	})
+	return e.reading
 }
 
 // line is a straight line through points, of which newer ones count more.

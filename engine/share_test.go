@@ -3,6 +3,7 @@ package engine
 import (
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -122,11 +123,29 @@ func TestPromptsWait(t *testing.T) {
 	require.True(t, wait("a"))
 	now = now.Add(time.Millisecond)
 	require.False(t, wait("a"))
-	now = now.Add(time.Hour)
+	now, s.step = now.Add(time.Hour), 2000
 	s.promptTook("b", time.Millisecond, now) // what was long ago does not count
-	require.Len(t, s.until, 1)
+	require.Len(t, s.prompts, 1)
 	require.True(t, wait("b"))
 	require.False(t, s.promptsWait("b", now.Add(time.Millisecond)))
+}
+
+// TestPromptsInTurn: a client with one prompt does not wait for all of another.
+func TestPromptsInTurn(t *testing.T) {
+	var e Engine
+	for _, client := range []string{"a", "a", "a", "a", "b", "c", "a"} {
+		e.running = append(e.running, &job{req: Request{Client: client}, session: new(model.Session)})
+	}
+	e.running[6].session = nil // its prompt has been read
+	var got []int
+	for range 12 {
+		e.share.step++
+		next := e.promptsInTurn()
+		require.Len(t, next, 6)
+		e.share.promptTurn(next[0])
+		got = append(got, slices.Index(e.running, next[0]))
+	}
+	require.Equal(t, []int{0, 4, 5, 1, 4, 5, 2, 4, 5, 3, 4, 5}, got)
 }
 
 // TestClientsShareSteps: beside a client with many answers, one with few is in every step,

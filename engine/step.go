@@ -167,19 +167,12 @@ func (e *Engine) add(j *job, p model.Part) {
 	e.owners = append(e.owners, j)
 }
 
-// addPrompts adds pieces of prompts to the pass, at most n tokens in all; prompts take
-// turns. A prompt that is computed layer by layer is returned instead, to be advanced
-// separately. taken is the number of tokens added.
+// addPrompts adds pieces of prompts to the pass, at most n tokens in all; clients take turns,
+// and the prompts of each do. A prompt that is computed layer by layer is returned instead, to
+// be advanced separately. taken is the number of tokens added.
 func (e *Engine) addPrompts(n int) (layered *job, taken int) {
-	var reading []*job
 	now := time.Now()
-	for _, j := range e.running {
-		if j.session != nil {
-			reading = append(reading, j)
-		}
-	}
-	for i := range reading { // those who answer take no turns
-		j := reading[(e.turn+i)%len(reading)]
+	for _, j := range e.promptsInTurn() {
 		read, err := j.next()
 		if err != nil {
 			e.fail(j, err)
@@ -189,12 +182,13 @@ func (e *Engine) addPrompts(n int) (layered *job, taken int) {
 			e.read(j)
 			continue
 		}
-		if e.share.promptsWait(j.req.Client, now) {
+		if e.share.promptsWait(j.req.Client, now) || layered != nil {
 			continue
 		}
 		if j.fill.Layered() {
-			if layered == nil && taken == 0 && n > 0 {
+			if taken == 0 && n > 0 {
 				layered = j
+				e.share.promptTurn(j)
 			}
 			continue
 		}
@@ -202,12 +196,12 @@ func (e *Engine) addPrompts(n int) (layered *job, taken int) {
 		if j.req.Echo {
 			piece = min(piece, j.room(), echoRows)
 		}
-		if piece > 0 && layered == nil {
+		if piece > 0 {
 			e.add(j, model.Part{Session: j.session, Prefill: j.fill, N: piece})
 			taken += piece
+			e.share.promptTurn(j)
 		}
 	}
-	e.turn++
 	return layered, taken
 }
 
