@@ -190,6 +190,41 @@ func TestSweepOnEveryShape(t *testing.T) {
 	require.Greater(t, found, 10)
 }
 
+// TestSweepInPieces: each piece of a prefill with a report is about as much work as was asked
+// for, also after the last layer, and gives the same report.
+func TestSweepInPieces(t *testing.T) {
+	m := testShapes[0].open(t, WithThreads(2))
+	layers, doc := m.Config().Layers, randomTokens(300, 97, 2)
+	for i := 150; i < 300; i++ {
+		doc[i] = doc[i%30]
+	}
+	done, total := 0, 0
+	options := SessionOptions{
+		Compression: &lukv.Policy{Ratio: 0.6, Metric: lukv.MetricConfig{Name: "knorm"}},
+		ProbeLoss:   &LossOptions{Frame: []int32{1, 2}, New: 1e-9, Sweep: true},
+		Progress:    func(n, all int) { done, total = n, all },
+	}
+	for _, n := range []int{1, 7, 64} {
+		whole := newTestSession(t, m, options)
+		require.NoError(t, whole.Prefill(t.Context(), doc))
+		require.Equal(t, total, done)
+		done = 0
+		s := newTestSession(t, m, options)
+		p, err := s.StartPrefill(doc, nil)
+		require.NoError(t, err)
+		for !p.Done() {
+			before, left := done, p.Remaining()
+			require.Positive(t, left)
+			require.NoError(t, p.Advance(t.Context(), n))
+			require.Less(t, p.Remaining(), left)
+			require.LessOrEqual(t, done-before, n*layers+max(n*layers, sweepTokens+2), "%d tokens", n)
+		}
+		require.Equal(t, total, done)
+		require.Equal(t, whole.LossProbe().facts, s.LossProbe().facts)
+		sameSession(t, "pieces", whole, s)
+	}
+}
+
 // TestProbeWithoutMemory: a probe that does not fit into the memory of all sessions fails and
 // leaves the session as it was; so does one whose session is closed meanwhile or in use.
 func TestProbeWithoutMemory(t *testing.T) {

@@ -414,7 +414,7 @@ func (f *prefillState) unitsTo(ctx context.Context, rows int) error {
 		if f.work >= goal && f.work < f.total() {
 			return nil
 		}
-		n, err := f.sweep.read(ctx, f.r, f.x, piece)
+		n, err := f.sweep.read(ctx, f.r, f.x, max(1, (goal-f.work)/f.s.m.cfg.Layers))
 		if err != nil {
 			return err
 		}
