@@ -69,7 +69,7 @@ func TestCountersMove(t *testing.T) {
 
 // Without a target, steps with answers take 128 tokens of prompts, or as many as take eight
 // passes without prompts, however long they last; with one, no more than its time allows,
-// and 16 at least.
+// and 16 at least. Those without answers last a second, or take 128.
 func TestDefaultPace(t *testing.T) {
 	for _, test := range []struct {
 		target           time.Duration
@@ -84,7 +84,11 @@ func TestDefaultPace(t *testing.T) {
 		p := newPace(test.target, 512)
 		p.perToken, p.decode = test.perToken, test.decode
 		require.Equal(t, test.want, p.tokens(8), "%v", test)
-		require.Equal(t, 512, p.tokens(0))
+	}
+	for perToken, want := range map[float64]int{0: 512, 0.0001: 512, 0.004: 250, 0.02: efficientTokens} { // without answers
+		p := newPace(0, 512)
+		p.perToken = perToken
+		require.Equal(t, want, p.tokens(0), "%g s per token", perToken)
 	}
 }
 

@@ -14,7 +14,7 @@
 // One goroutine works in steps. A step is a pass over the weights in which every answer in
 // progress takes its next token and prompts take a chunk. The chunk has as many tokens as
 // fit into the time that may pass between two tokens of an answer ([Options.Latency]), but
-// at least a few, so that prompts never starve. While a long prompt is read, some passes
+// at least a few, so that prompts never starve; without answers it takes a second. While a long prompt is read, some passes
 // are for answers alone. A prompt that a policy compresses is computed layer by layer and
 // advances between the passes, under the same limit, as does the recomputation of an answer
 // that lost its cache (see below). Tokens are drawn for all answers of a step in parallel.

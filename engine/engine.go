@@ -164,10 +164,11 @@ type Engine struct {
 	callbacks []func() // for the loop to run
 
 	// Owned by the loop.
-	running   []*job // in the order of admission
-	parked    []*job // preempted because their events are not read
-	reserved  int64  // bytes, of all running requests and of files in progress
-	detached  int64  // of these, those of files that no request waits for
+	running []*job // in the order of admission
+	parked  []*job // preempted because their events are not read
+
+	reserved  int64 // bytes, of all running requests and of files in progress
+	detached  int64 // of these, those of files that no request waits for
 	cache     prefixCache
 	disk      *disk    // nil without Options.Store
 	pendingIO int      // file loads and writes in progress
@@ -408,33 +409,28 @@ func (e *Engine) cancelled(j *job) error {
 	return nil
 }
 
-// admit takes requests from the queue while they fit.
+// admit takes requests from the queue while they fit. If the first does not, guests may pass it.
 func (e *Engine) admit() {
 	for {
 		j := e.queue.front()
 		if j == nil {
 			return
 		}
-		guest := false
-		if !e.hasPlaces(j) {
-			if e.yield() {
+		places := e.hasPlaces(j)
+		if places && e.fits(j) {
+			e.queue.pop()
+		} else {
+			if !places && e.yield() {
 				continue
 			}
-			if j, guest = e.queue.first(e.guest), true; j == nil {
+			if j = e.nextGuest(j, places); j == nil {
+				if slow := e.slowest(false); slow != nil && (places || e.queue.first(e.guest) != nil) {
+					e.park(slow)
+					continue
+				}
 				return
 			}
-		}
-		if !e.fits(j) {
-			if slow := e.slowest(false); slow != nil {
-				e.park(slow)
-				continue
-			}
-			return
-		}
-		if guest {
 			e.queue.remove(j)
-		} else {
-			e.queue.pop()
 		}
 		if err := j.start(); err != nil {
 			e.release(j)
@@ -443,6 +439,29 @@ func (e *Engine) admit() {
 		}
 		e.running = append(e.running, j)
 	}
+}
+
+// nextGuest returns a guest that may run before the first request of the queue, which lacks
+// places or bytes; nil if there is none. Guests that pass one which lacks bytes take an eighth of
+// all at most, so that they never keep it waiting.
+func (e *Engine) nextGuest(first *job, places bool) *job {
+	left := e.o.MaxBytes
+	if places {
+		left /= 8
+		if first.need > e.o.MaxBytes-left {
+			return nil
+		}
+		for _, j := range e.running {
+			if j.guest {
+				left -= j.reserved
+			}
+		}
+	}
+	j := e.queue.first(func(j *job) bool { return e.guest(j) && e.fits(j) && (e.o.MaxBytes == 0 || j.need <= left) })
+	if j != nil {
+		j.guest = places
+	}
+	return j
 }
 
 // fits reports whether there is room for a request beside those that run. One that lost
@@ -470,8 +489,8 @@ func (e *Engine) hasPlaces(j *job) bool {
 	return (width+j.req.Choices <= e.o.MaxRunning || width == 0) && !e.before(j)
 }
 
-// guest reports whether a request runs although all places are taken: clients do not wait
-// for each other's answers to end. One of whom nothing runs has an eighth of MaxRunning
+// guest reports whether a request runs although all places are taken or another waits for room:
+// clients do not wait for each other's answers to end. One of whom nothing runs has an eighth of MaxRunning
 // beside it, as long as all together do not exceed twice that.
 func (e *Engine) guest(j *job) bool {
 	n := j.req.Choices

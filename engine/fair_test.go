@@ -254,6 +254,71 @@ func TestGuests(t *testing.T) {
 	}
 }
 
+// TestGuestsPassWhoWaitsForRoom: a small request of another client does not wait for the room that
+// a large one needs, unless both together need more than there is.
+func TestGuestsPassWhoWaitsForRoom(t *testing.T) {
+	m := openModel(t)
+	tokens, _ := prompts(t, m, 2)
+	hold := func(released chan struct{}) func(context.Context, int, []int32) ([]uint64, error) {
+		return evenly(m, func(ctx context.Context, _ int, _ []int32) error {
+			select {
+			case <-released:
+			case <-ctx.Done():
+			}
+			return nil
+		})
+	}
+	large := Request{Client: "a", Prompt: tokens[0], Choices: 4, Sampling: model.Sampling{MaxTokens: 900, IgnoreEOS: true}}
+	probe := newEngine(t, m, Options{})
+	whole, err := probe.Submit(within(t), large)
+	require.NoError(t, err)
+	_, err = whole.Next(within(t))
+	require.NoError(t, err)
+	need := probe.Stats().ReservedBytes
+	probe.Close()
+	waiting := func(e *Engine, n int) {
+		require.Eventually(t, func() bool { return int(e.Stats().Waiting) == n }, time.Minute, time.Millisecond)
+		time.Sleep(20 * time.Millisecond)
+		require.EqualValues(t, n, e.Stats().Waiting)
+	}
+	for _, test := range []struct {
+		bytes  int64
+		guests int // that run at once
+	}{{need * 5 / 4, 1}, {need * 3 / 2, 1}, {need * 21 / 20, 0}} {
+		e := newEngine(t, m, Options{MaxRunning: 64, MaxBytes: test.bytes})
+		released := make(chan struct{})
+		held := large
+		held.Mask = hold(released)
+		ctx, cancel := context.WithCancel(within(t))
+		for range 2 {
+			_, err := e.Submit(ctx, held)
+			require.NoError(t, err)
+		}
+		waiting(e, 1)
+		small := Request{Client: "b", Prompt: tokens[1], Sampling: model.Sampling{MaxTokens: 20, IgnoreEOS: true, LogProbs: true}}
+		s, err := e.Submit(within(t), small)
+		require.NoError(t, err)
+		if test.guests > 0 {
+			require.True(t, equal(collect(t, s, 1), alone(t, m, small)))
+		}
+		waiting(e, 2-test.guests)
+		for i := range 8 { // all guests together have an eighth
+			other := held
+			other.Client, other.Choices, other.Sampling.MaxTokens = string(rune('c'+i)), 1, 200
+			_, err := e.Submit(ctx, other)
+			require.NoError(t, err)
+		}
+		time.Sleep(50 * time.Millisecond)
+		require.LessOrEqual(t, e.Stats().ReservedBytes, need+int64(test.guests)*test.bytes/8)
+		cancel()
+		if test.guests == 0 { // its turn comes
+			require.True(t, equal(collect(t, s, 1), alone(t, m, small)))
+		}
+		close(released)
+		e.Close()
+	}
+}
+
 // TestSlowReaderAlone: where nobody waits, a request whose events are not read keeps its cache.
 func TestSlowReaderAlone(t *testing.T) {
 	m := openModel(t)

@@ -29,6 +29,7 @@ type job struct {
 	saved        int64 // bytes that compression saves
 
 	preempted bool // it lost its cache
+	guest     bool // it was admitted before one for which there was no room
 
 	drafted, accepted int // tokens computed ahead, and those of them that were right
 

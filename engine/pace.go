@@ -29,6 +29,9 @@ const (
 	// unless the least piece takes longer.
 	defaultTarget = 100 * time.Millisecond
 
+	// longestStep bounds steps without answers: what arrives meanwhile waits for them.
+	longestStep = time.Second
+
 	// longestPiece is how many passes without prompts the least piece may take by default: the
 	// weights, which a piece reads as such a pass does, are then a small part of its time.
 	// After a long context, where each token takes longer, pieces are shorter for it.
@@ -53,7 +56,10 @@ func (p *pace) tokens(answers int) int {
 	switch {
 	case answers == 0:
 		p.owed = 0
-		return p.most
+		if p.perToken == 0 {
+			return p.most
+		}
+		return min(p.most, max(efficientTokens, int(longestStep.Seconds()/p.perToken)))
 	case p.owed > 0 && p.owed >= p.decode:
 		if p.owed -= p.decode; p.decode == 0 {
 			p.owed = 0

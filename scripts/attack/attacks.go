@@ -30,6 +30,7 @@ var attacks = map[string]func(context.Context, *attacker){
 	"races":      races,
 	"embeddings": embeddings,
 	"prompts":    prompts,
+	"losses":     losses,
 }
 
 // attacker sends the rounds of one kind.
@@ -300,5 +301,12 @@ func embeddings(ctx context.Context, a *attacker) {
 func prompts(ctx context.Context, a *attacker) {
 	together(8, func(i int) {
 		a.send(ctx, "/v1/completions", object{"model": "m", "prompt": fmt.Sprint(i, rand.Int()) + filler(8000), "max_tokens": 16})
+	})
+}
+
+// losses: documents of which the loss is to be measured at many ratios.
+func losses(ctx context.Context, a *attacker) {
+	together(8, func(int) {
+		a.send(ctx, "/v1/documents", object{"text": fmt.Sprint(rand.Int64(), filler(4000)), "kv_compression": object{"max_loss": 0.05}})
 	})
 }
