@@ -130,7 +130,7 @@ func (t *Tools) Show(in *chat.Input) error {
 // message, which every template shows.
 func explain(in *chat.Input) error {
 	var b strings.Builder
-	b.WriteString("You can call functions. To call one, answer with nothing but JSON: " + callBegin + `FUNCTION", "arguments": {...}}. The functions are:`)
+	b.WriteString("You can call functions. To call one, answer with nothing but JSON: " + callBegin + `FUNCTION` + callArguments + `{...}}. The functions are:`)
 	for _, t := range in.Tools {
 		data, err := json.Marshal(t)
 		if err != nil {
@@ -184,12 +184,12 @@ func (t *Tools) formatOf(ctx context.Context, c *Compiler, loose bool) Format {
 				arguments = Object()
 			}
 		}
-		list = append(list, grammar.Sequence(grammar.Text(fn.Name+`", "`+t.key+`": `), arguments.part))
+		list = append(list, grammar.Sequence(grammar.Text(fn.Name), c.mark(t.middle), arguments.part))
 		key = fmt.Appendf(key, " %q %v %s", fn.Name, fn.Strict, fn.Parameters)
 	}
-	call := grammar.Sequence(grammar.Text(t.before+callBegin), grammar.OneOf(list...), grammar.Text("}"+t.after))
+	call := grammar.Sequence(grammar.Text(t.before+t.open), grammar.OneOf(list...), c.mark(t.shut+t.after))
 	if t.many {
-		call = grammar.Repeat(call, grammar.Text(t.between))
+		call = grammar.Repeat(call, c.mark(t.between))
 	}
 	if t.close == "]" {
 		call = grammar.Sequence(grammar.Texts("[", " ["), call, grammar.Text(t.close))
