@@ -52,6 +52,8 @@ type callSyntax struct {
 	many    bool   // several calls at once
 	idBytes int    // of ids, if the template checks their length
 	shown   bool   // the template shows functions to the model
+	writes  bool   // it writes calls that were made
+	results bool   // it writes results of calls
 }
 
 var (
@@ -92,17 +94,19 @@ func findCallSyntax(format *dialog.Format, tok *tokenizer.Tokenizer) *callSyntax
 		Set("parameters", new(chat.Object).Set("type", "object").Set("properties", new(chat.Object))))
 	answer := chat.NewMessage("assistant", "").Set("tool_calls", []any{call})
 	p, err := format.Render(context.Background(), chat.Input{
-		Messages: []*chat.Object{chat.NewMessage("user", "x"), answer, chat.NewMessage("tool", "y").Set("tool_call_id", "abcdefghi"), chat.NewMessage("user", "z")},
+		Messages: []*chat.Object{chat.NewMessage("user", "x"), answer, chat.NewMessage("tool", "lukv_result").Set("tool_call_id", "abcdefghi"), chat.NewMessage("user", "z")},
 		Tools:    []*chat.Object{tool},
 	})
 	if err != nil { // not every template lets a user speak right after a tool
 		p, err = format.Render(context.Background(), chat.Input{
-			Messages: []*chat.Object{chat.NewMessage("user", "x"), answer, chat.NewMessage("tool", "y").Set("tool_call_id", "abcdefghi")},
+			Messages: []*chat.Object{chat.NewMessage("user", "x"), answer, chat.NewMessage("tool", "lukv_result").Set("tool_call_id", "abcdefghi")},
 			Tools:    []*chat.Object{tool},
 		})
 	}
+	writes := err == nil && strings.Contains(p.Text, "lukv_probe")
+	results := err == nil && strings.Contains(p.Text, "lukv_result")
 	s := plainTools
-	if err == nil && strings.Contains(p.Text, "lukv_probe") && strings.Contains(p.Text, "lukv_shown") {
+	if writes && strings.Contains(p.Text, "lukv_shown") {
 		s = writtenSyntax(p.Text)
 	}
 	if !s.shown { // it may show functions without knowing calls
@@ -111,6 +115,7 @@ func findCallSyntax(format *dialog.Format, tok *tokenizer.Tokenizer) *callSyntax
 			s = explainedSyntax(p.Text)
 		}
 	}
+	s.writes, s.results = writes, results
 	s.first = -1
 	mark := s.mark
 	if s.name == llamaTools.name {

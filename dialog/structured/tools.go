@@ -108,7 +108,8 @@ func OfObjects(schema json.RawMessage) json.RawMessage {
 
 // Show adds the functions to the input of a chat template; if in.Tools is set already, it is
 // those that are shown. If the template does not show functions, they are explained before
-// the first user message, which there has to be.
+// the first user message, which there has to be. Calls and results that it leaves out become
+// text, see [Syntax.Retell].
 func (t *Tools) Show(in *chat.Input) error {
 	if in.Tools == nil {
 		for _, f := range t.functions {
@@ -120,6 +121,7 @@ func (t *Tools) Show(in *chat.Input) error {
 			in.Tools = append(in.Tools, new(chat.Object).Set("type", "function").Set("function", of))
 		}
 	}
+	t.retell(in)
 	if t.shown {
 		return nil
 	}
