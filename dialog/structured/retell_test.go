@@ -39,6 +39,8 @@ func TestRetell(t *testing.T) {
 		{"qwen2.5-7b-instruct", nil},
 		{"zephyr-tinyllama", [][2]string{{"user", "Rome?"}, {"assistant", plain}, {"user", results}}},
 		{alternate, [][2]string{{"user", "Rome?"}, {"assistant", plain}, {"user", results}}},
+		{`{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]{% else %} {{ m.content }}{{ eos_token }}{% endif %}{% endfor %}`,
+			[][2]string{{"user", "Rome?"}, {"assistant", plain}, {"user", results}}},
 		{likeGranite, [][2]string{{"user", "Rome?"},
 			{"assistant", "Let me see.\n" + `<|tool_call|>[{"name": "weather", "arguments": {"city":"Rome"}}, {"name": "now", "arguments": {}}]`},
 			{"tool", "31 degrees"}, {"tool", "noon"}, {"user", "Thanks. And?"}}},

@@ -93,18 +93,25 @@ func findCallSyntax(format *dialog.Format, tok *tokenizer.Tokenizer) *callSyntax
 	tool := new(chat.Object).Set("type", "function").Set("function", new(chat.Object).Set("name", "lukv_shown").Set("description", "").
 		Set("parameters", new(chat.Object).Set("type", "object").Set("properties", new(chat.Object))))
 	answer := chat.NewMessage("assistant", "").Set("tool_calls", []any{call})
-	p, err := format.Render(context.Background(), chat.Input{
-		Messages: []*chat.Object{chat.NewMessage("user", "x"), answer, chat.NewMessage("tool", "lukv_result").Set("tool_call_id", "abcdefghi"), chat.NewMessage("user", "z")},
-		Tools:    []*chat.Object{tool},
-	})
-	if err != nil { // not every template lets a user speak right after a tool
-		p, err = format.Render(context.Background(), chat.Input{
-			Messages: []*chat.Object{chat.NewMessage("user", "x"), answer, chat.NewMessage("tool", "lukv_result").Set("tool_call_id", "abcdefghi")},
+	probe := func(role string, after ...*chat.Object) (chat.Prompt, error) {
+		result := chat.NewMessage(role, "lukv_result").Set("tool_call_id", "abcdefghi")
+		return format.Render(context.Background(), chat.Input{
+			Messages: append([]*chat.Object{chat.NewMessage("user", "x"), answer, result}, after...),
 			Tools:    []*chat.Object{tool},
 		})
 	}
+	after := []*chat.Object{chat.NewMessage("user", "z")}
+	p, err := probe("tool", after...)
+	if err != nil { // not every template lets a user speak right after a tool
+		after = nil
+		p, err = probe("tool")
+	}
 	writes := err == nil && strings.Contains(p.Text, "lukv_probe")
 	results := err == nil && strings.Contains(p.Text, "lukv_result")
+	if results { // not if they are words of the assistant, as every role but the user's is
+		said, err := probe("assistant", after...)
+		results = err != nil || said.Text != p.Text
+	}
 	s := plainTools
 	if writes && strings.Contains(p.Text, "lukv_shown") {
 		s = writtenSyntax(p.Text)

@@ -156,8 +156,8 @@ const (
 		`[TOOL_CALLS]{{ c.function.name }}[ARGS]{{ c.function.arguments | tojson }}{% endfor %}{% else %}{{ m.content }}{% endif %}{% endfor %}`
 	likePhi = `{{ bos_token }}{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}` +
 		`<|tool_call|>{{ c.function | tojson }}<|/tool_call|>{% endfor %}{% endfor %}`
-	likeGranite = `{{ bos_token }}{% if tools %}To call, write <|tool_call|> and a list. {{ tools | tojson }}{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}`
-	likeSmolLM3 = `{{ bos_token }}{% if tools %}{{ tools | tojson }} Write <tool_call> JSON </tool_call>.{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}`
+	likeGranite = `{{ bos_token }}{% if tools %}To call, write <|tool_call|> and a list. {{ tools | tojson }}{% endif %}{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}`
+	likeSmolLM3 = `{{ bos_token }}{% if tools %}{{ tools | tojson }} Write <tool_call> JSON </tool_call>.{% endif %}{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}`
 )
 
 // TestToolFamilies: the syntax follows the template, calls that have to be made are read
