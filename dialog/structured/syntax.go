@@ -165,27 +165,33 @@ func explainedSyntax(text string) callSyntax {
 	return s
 }
 
-// Marks between which models write their reasoning before they answer: those of Qwen3,
+// Marks between which models write their reasoning before they answer: those of Qwen3, SmolLM3,
 // DeepSeek-R1 and models distilled from it.
 const (
 	thinkBegin = "<think>"
 	thinkEnd   = "</think>"
 )
 
-// findReasoning reports whether a template knows the marks: it leaves out earlier
-// reasoning, or begins it.
+// findReasoning reports whether a template knows the marks: it leaves out earlier reasoning,
+// begins it, tells the model to write it between them, or ends it where it is not wanted.
 func findReasoning(format *dialog.Format) bool {
-	p, err := format.Render(context.Background(), chat.Input{
-		Messages: []*chat.Object{
-			chat.NewMessage("user", "x"),
-			chat.NewMessage("assistant", thinkBegin+"\nlukv_reasoning\n"+thinkEnd+"\n\nlukv_answer"),
-			chat.NewMessage("user", "y"),
-		},
-		AddGenerationPrompt: true,
-	})
-	if err != nil {
-		return false
+	render := func(extra *chat.Object, messages ...*chat.Object) string {
+		p, err := format.Render(context.Background(), chat.Input{Messages: messages, AddGenerationPrompt: true, Extra: extra})
+		if err != nil {
+			return ""
+		}
+		return strings.TrimSpace(p.Text)
 	}
-	left := strings.Contains(p.Text, "lukv_answer") && !strings.Contains(p.Text, "lukv_reasoning")
-	return left || strings.HasSuffix(strings.TrimSpace(p.Text), thinkBegin)
+	ask := chat.NewMessage("user", "x")
+	asked := render(nil, ask)
+	later := render(nil, ask,
+		chat.NewMessage("assistant", thinkBegin+"\nlukv_reasoning\n"+thinkEnd+"\n\nlukv_answer"),
+		chat.NewMessage("user", "y"))
+	switch {
+	case strings.Contains(later, "lukv_answer") && !strings.Contains(later, "lukv_reasoning"), strings.HasSuffix(later, thinkBegin):
+		return true
+	case strings.Contains(asked, thinkBegin) && strings.Contains(asked, thinkEnd):
+		return true
+	}
+	return strings.HasSuffix(render(new(chat.Object).Set("enable_thinking", false), ask), thinkEnd)
 }
