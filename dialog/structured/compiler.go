@@ -1,6 +1,7 @@
 package structured
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"slices"
@@ -54,7 +55,11 @@ func (c *Compiler) vocabulary() *grammar.Vocabulary {
 			if c.tok.IsSpecial(id) || c.m.Ends(id, &model.Sampling{}) {
 				return nil
 			}
-			return c.tok.TokenBytes(id)
+			text := c.tok.TokenBytes(id)
+			if bytes.Contains(text, []byte(noText)) { // it would spell a control token
+				return nil
+			}
+			return text
 		})
 	})
 	return c.vocab

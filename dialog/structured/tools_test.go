@@ -294,6 +294,9 @@ func TestControlTokensInCalls(t *testing.T) {
 			require.NoError(t, err)
 			allowed := func(id int32) bool { return mask[id>>6]>>(id&63)&1 == 1 }
 			require.True(t, allowed(markID), "%s after %s", test.token, test.before)
+			for id := range int32(c.m.Config().Vocab) { // such as the byte that stands for it in the grammar
+				require.False(t, bytes.Contains(c.tok.TokenBytes(id), []byte(noText)) && allowed(id), "token %d after %s", id, test.before)
+			}
 			text := c.tok.Encode("x"+test.text, tokenizer.EncodeOptions{})
 			require.False(t, allowed(text[len(text)-1]), "%q after %s", test.text, test.before)
 		}
