@@ -23,8 +23,9 @@
 //
 // response_format (json_object, json_schema) and structured_outputs (json, regex,
 // choice) are enforced token by token; what cannot be enforced in a schema is refused by
-// name. tools are shown to the model by its template, in the syntax of Llama 3, Mistral
-// or Qwen, or explained before the first user message if the template has none. If
+// name. tools are shown to the model by its template, in the syntax of Llama 3, Mistral,
+// Qwen, Granite or Phi, or explained before the first user message if the template has none;
+// calls and results that it leaves out of a conversation become text. If
 // tool_choice is required or names a function, the answer is a call with arguments that
 // follow the function's schema; with auto, text is free, and only a call can follow the
 // mark of a call.

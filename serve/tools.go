@@ -36,6 +36,7 @@ func tools(f *fields, v *served, in *chat.Input) *structured.Tools {
 	}
 	o, none := toolChoice(f, functions)
 	o.Single = f.has("parallel_tool_calls") && !f.boolean("parallel_tool_calls")
+	v.syntax.Retell(in)
 	if f.err != nil || len(functions) == 0 {
 		in.Tools = nil
 		return nil

@@ -328,6 +328,48 @@ const likeLlama = `{{ bos_token }}{% for m in messages %}{% if loop.first and to
 // showsTools shows functions and does not know calls.
 const showsTools = `{{ bos_token }}{% for t in tools or [] %}{{ t.function.name }} {% endfor %}{% for m in messages %}{{ m.content }}{% endfor %}`
 
+// Templates like those of Devstral, Phi 4 and Granite 3.
+const (
+	likeDevstral = `{{ bos_token }}{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}{% if m.tool_calls %}{% for c in m.tool_calls %}` +
+		`[TOOL_CALLS]{{ c.function.name }}[ARGS]{{ c.function.arguments | tojson }}{% endfor %}{% else %}{{ m.content }}{% endif %}{% endfor %}`
+	likePhi = `{{ bos_token }}{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}` +
+		`<|tool_call|>{{ c.function | tojson }}<|/tool_call|>{% endfor %}{% endfor %}`
+	likeGranite = `{{ bos_token }}{% if tools %}To call, write <|tool_call|> and a list. {{ tools | tojson }}{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}`
+)
+
+// TestResultsReachEveryModel: a model whose template knows no functions reads calls and results
+// as text, whether there are functions that it may call or not.
+func TestResultsReachEveryModel(t *testing.T) {
+	ts := family(t, "zephyr-tinyllama", "</s>")
+	r := ask("", object{"messages": []object{
+		{"role": "user", "content": "Rome?"},
+		{"role": "assistant", "content": nil, "tool_calls": []object{{"id": "a", "type": "function", "function": object{"name": "weather", "arguments": `{"city":"Rome"}`}}}},
+		{"role": "tool", "tool_call_id": "a", "content": "31 degrees"},
+	}})
+	for _, tools := range [][]object{nil, {weather}} {
+		if tools != nil {
+			r["tools"] = tools
+		}
+		var prompt struct {
+			IDs []int32 `json:"token_ids"`
+		}
+		ts.post(t, "/v1/chat/completions/render", r, &prompt)
+		var text struct{ Prompt string }
+		ts.post(t, "/detokenize", object{"tokens": prompt.IDs}, &text)
+		require.Contains(t, text.Prompt, `{"name": "weather", "arguments": {"city":"Rome"}}`)
+		require.Contains(t, text.Prompt, "The function weather returned:\n31 degrees")
+		var counted struct {
+			Tokens int `json:"input_tokens"`
+		}
+		ts.post(t, "/v1/messages/count_tokens", object{"model": r["model"], "messages": []object{
+			{"role": "user", "content": "Rome?"},
+			{"role": "assistant", "content": []object{{"type": "tool_use", "id": "a", "name": "weather", "input": object{"city": "Rome"}}}},
+			{"role": "user", "content": []object{{"type": "tool_result", "tool_use_id": "a", "content": "31 degrees"}}},
+		}}, &counted)
+		require.True(t, tools != nil || counted.Tokens == len(prompt.IDs), "%d, %d tokens", counted.Tokens, len(prompt.IDs))
+	}
+}
+
 // llamaTag is the control token that Llama 3 may write before a call.
 const llamaTag = "<|python_tag|>"
 
@@ -337,6 +379,7 @@ func TestToolFamilies(t *testing.T) {
 	for _, test := range []struct{ template, token string }{
 		{likeLlama, llamaTag}, {likeLlama, "</s>"}, {"mistral-7b-instruct-v0.3", "[TOOL_CALLS]"}, {"mistral-nemo-instruct-2407", "</s>"},
 		{"qwen2.5-7b-instruct", "</s>"}, {"zephyr-tinyllama", "</s>"}, {showsTools, "</s>"},
+		{likeDevstral, "[TOOL_CALLS]"}, {likeDevstral, "[ARGS]"}, {likePhi, "<|/tool_call|>"}, {likeGranite, "<|tool_call|>"},
 	} {
 		t.Run(test.token, func(t *testing.T) {
 			ts := family(t, test.template, test.token)

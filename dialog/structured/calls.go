@@ -34,7 +34,7 @@ func (c *callStart) token(ctx context.Context, budget *grammar.Budget, id int32)
 		switch {
 		case s == nil || err != nil:
 			c.none = true
-		case len(c.text) >= len(callBegin):
+		case len(c.text) >= len(c.t.open):
 			return s, nil
 		}
 		return nil, err
@@ -97,11 +97,7 @@ func (c *callReader) add(text string, last bool) (string, []Call) {
 				c.buf = c.buf[n:]
 			}
 		case inTail:
-			if i := strings.Index(c.buf, callBegin); i >= 0 {
-				c.buf, c.lost, c.stage = c.buf[i:], "", inHead
-			} else if n := len(c.buf) - len(callBegin); n > 0 {
-				c.buf = c.buf[n:]
-			}
+			c.tail()
 		case afterCalls:
 			content += c.buf
 			c.buf = ""
@@ -124,7 +120,7 @@ func (c *callReader) add(text string, last bool) (string, []Call) {
 func (c *callReader) cutHead() bool {
 	rest := strings.TrimLeft(c.buf, " [\n")
 	for name := range c.t.names {
-		if c.t.mark != "" && c.stage == inHead && strings.HasPrefix(callBegin+name+`", "`+c.t.key+`": `, rest) {
+		if c.t.mark != "" && c.stage == inHead && strings.HasPrefix(c.t.open+name+c.t.middle, rest) {
 			return true
 		}
 	}
@@ -140,10 +136,10 @@ func (c *callReader) text() string {
 		rest := strings.TrimPrefix(c.buf, llamaTag)
 		switch {
 		case c.begun:
-		case strings.HasPrefix(rest, callBegin):
+		case strings.HasPrefix(rest, c.t.open):
 			c.lost, c.buf, c.stage = c.buf[:len(c.buf)-len(rest)], rest, inHead
 			return ""
-		case strings.HasPrefix(callBegin, rest) || strings.HasPrefix(llamaTag, c.buf):
+		case strings.HasPrefix(c.t.open, rest) || strings.HasPrefix(llamaTag, c.buf):
 			return ""
 		case c.t.first < 0:
 			c.stage = afterCalls
@@ -170,14 +166,14 @@ func (c *callReader) text() string {
 
 // head reads the name of a function. What does not begin like a call was text.
 func (c *callReader) head(content string, calls []Call) (string, []Call) {
-	near := min(len(c.buf), 4+len(callBegin)) // the same for any pieces that the answer comes in
-	at := strings.Index(c.buf[:near], callBegin)
-	if at < 0 && len(c.buf) < 4+len(callBegin) {
+	near := min(len(c.buf), 4+len(c.t.open)) // the same for any pieces that the answer comes in
+	at := strings.Index(c.buf[:near], c.t.open)
+	if at < 0 && len(c.buf) < 4+len(c.t.open) {
 		return content, calls
 	}
 	if at >= 0 {
-		rest := c.buf[at+len(callBegin):]
-		next := `", "` + c.t.key + `": `
+		rest := c.buf[at+len(c.t.open):]
+		next := c.t.middle
 		i := strings.Index(rest, next)
 		if i < 0 && len(rest) < 64+len(next) {
 			return content, calls
@@ -206,6 +202,19 @@ func (c *callReader) arguments() int {
 		}
 	}
 	return len(c.buf)
+}
+
+// tail looks for a further call.
+func (c *callReader) tail() {
+	begin, skip := c.t.open, 0
+	if begin == "" {
+		begin, skip = c.t.mark, len(c.t.mark)
+	}
+	if i := strings.Index(c.buf, begin); i >= 0 {
+		c.buf, c.lost, c.stage = c.buf[i+skip:], "", inHead
+	} else if n := len(c.buf) - len(begin); n > 0 {
+		c.buf = c.buf[n:]
+	}
 }
 
 // newID returns an id for a call.

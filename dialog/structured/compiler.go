@@ -1,9 +1,11 @@
 package structured
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/lukv/lukv/internal/grammar"
@@ -36,18 +38,45 @@ func NewCompiler(m *model.Model) (*Compiler, error) {
 	return &Compiler{m: m, tok: tok, byKey: map[[sha256.Size]byte]*grammar.Grammar{}}, nil
 }
 
-// vocabulary returns the bytes of the model's tokens. Control tokens never match: they are
-// not text.
+// vocabulary returns the bytes of the model's tokens. Control tokens never match, as they are
+// not text, except for those that calls have in them.
 func (c *Compiler) vocabulary() *grammar.Vocabulary {
 	c.once.Do(func() {
+		controls := map[int32]string{}
+		for _, mark := range inCalls {
+			if id, ok := c.tok.ID(mark); ok && c.tok.IsSpecial(id) {
+				controls[id] = mark
+			}
+		}
 		c.vocab = grammar.NewVocabulary(c.m.Config().Vocab, func(id int32) []byte {
+			if mark, ok := controls[id]; ok && !c.m.Ends(id, &model.Sampling{}) {
+				return []byte(noText + mark)
+			}
 			if c.tok.IsSpecial(id) || c.m.Ends(id, &model.Sampling{}) {
 				return nil
 			}
-			return c.tok.TokenBytes(id)
+			text := c.tok.TokenBytes(id)
+			if bytes.Contains(text, []byte(noText)) { // it would spell a control token
+				return nil
+			}
+			return text
 		})
 	})
 	return c.vocab
+}
+
+// noText precedes the name of a control token in the bytes that a grammar knows it by. It is no
+// UTF-8, so that no format of text has it.
+const noText = "\xff"
+
+// mark is a text of a syntax in which control tokens of the model stand for themselves.
+func (c *Compiler) mark(text string) grammar.Part {
+	for _, mark := range inCalls {
+		if id, ok := c.tok.ID(mark); ok && c.tok.IsSpecial(id) {
+			text = strings.ReplaceAll(text, mark, noText+mark)
+		}
+	}
+	return grammar.Text(text)
 }
 
 // grammar compiles a format, or finds it compiled.

@@ -57,6 +57,25 @@ const (
 `
 )
 
+// TestTemplatesThatReason: a template shows that it knows reasoning by what it leaves out, by
+// how a prompt ends, or by what it tells the model (SmolLM3, Phi 4 reasoning).
+func TestTemplatesThatReason(t *testing.T) {
+	const messages = `{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}[assistant]`
+	for template, want := range map[string]bool{
+		likeQwen3:                 true,
+		likeR1:                    true,
+		messages:                  false,
+		"Think first." + messages: false,
+		"Write <think> your thoughts </think> and an answer." + messages:                                                             true,
+		messages + `{% if enable_thinking is defined and not enable_thinking %}<think>` + "\n\n" + `</think>` + "\n" + `{% endif %}`: true,
+		messages + `{% if enable_thinking is defined and not enable_thinking %}Be brief.{% endif %}`:                                 false,
+		`{{ raise_exception("never") }}`: false,
+	} {
+		_, s := family(t, template, "</s>")
+		require.Equal(t, want, s.Reasons(), template)
+	}
+}
+
 // markID is the token that family renames.
 const markID = 2
 

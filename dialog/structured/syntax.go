@@ -12,8 +12,8 @@ import (
 )
 
 // Syntax is how a model writes calls and reasoning, found from how its chat template renders
-// some probes: calls in the form of Llama 3, Mistral or Qwen, reasoning between <think> and
-// </think>.
+// some probes: calls in the form of Llama 3, Mistral (both of its forms), Qwen, Granite 3 or
+// Phi 4, reasoning between <think> and </think>.
 type Syntax struct {
 	m       *model.Model
 	tok     *tokenizer.Tokenizer
@@ -46,24 +46,43 @@ type callSyntax struct {
 	after   string
 	between string
 	close   string // follows all calls
-	key     string // of the arguments
+	open    string // precedes the name of a function; empty: the call begins with the name
+	middle  string // stands between the name and the arguments
+	shut    string // follows the arguments
 	many    bool   // several calls at once
 	idBytes int    // of ids, if the template checks their length
 	shown   bool   // the template shows functions to the model
+	writes  bool   // it writes calls that were made
+	results bool   // it writes results of calls
 }
 
 var (
-	llamaTools   = callSyntax{name: "llama", key: "parameters", shown: true}
-	mistralTools = callSyntax{name: "mistral", mark: "[TOOL_CALLS]", key: "arguments", between: ", ", close: "]", many: true, idBytes: 9, shown: true}
-	qwenTools    = callSyntax{name: "qwen", mark: "<tool_call>", before: "\n", after: "\n</tool_call>", between: "\n<tool_call>", key: "arguments", many: true, shown: true}
-	plainTools   = callSyntax{name: "plain", key: "arguments"}
+	llamaTools   = callSyntax{name: "llama", open: callBegin, middle: `", "parameters": `, shut: "}", shown: true}
+	mistralTools = callSyntax{name: "mistral", mark: toolCalls, open: callBegin, middle: callArguments, shut: "}", between: ", ", close: "]", many: true, idBytes: 9, shown: true}
+	argsTools    = callSyntax{name: "mistral args", mark: toolCalls, middle: argsMark, between: toolCalls, many: true, idBytes: 9, shown: true}
+	qwenTools    = callSyntax{name: "qwen", mark: "<tool_call>", before: "\n", open: callBegin, middle: callArguments, shut: "}", after: "\n</tool_call>", between: "\n<tool_call>", many: true, shown: true}
+	graniteTools = callSyntax{name: "granite", mark: toolCall, open: callBegin, middle: callArguments, shut: "}", between: ", ", close: "]", many: true, shown: true}
+	phiTools     = callSyntax{name: "phi", mark: toolCall, open: callBegin, middle: callArguments, shut: "}", after: toolCallEnd, between: toolCall, many: true, shown: true}
+	plainTools   = callSyntax{name: "plain", open: callBegin, middle: callArguments, shut: "}"}
 )
+
+const (
+	// callBegin precedes a function's name in most syntaxes, and callArguments follows it.
+	callBegin     = `{"name": "`
+	callArguments = `", "arguments": `
+
+	// Marks that are control tokens in the vocabularies of those who write them.
+	toolCalls   = "[TOOL_CALLS]"   // Mistral
+	argsMark    = "[ARGS]"         // since Mistral Small 3.2
+	toolCall    = "<|tool_call|>"  // Granite 3, Phi 4
+	toolCallEnd = "<|/tool_call|>" // Phi 4
+)
+
+// inCalls are the control tokens that syntaxes have within calls and between them.
+var inCalls = []string{toolCalls, argsMark, toolCall, toolCallEnd}
 
 // llamaTag is the control token that Llama 3 may write before a call.
 const llamaTag = "<|python_tag|>"
-
-// callBegin precedes a function's name in every syntax.
-const callBegin = `{"name": "`
 
 // findCallSyntax finds the syntax from how a template renders a call. A template that
 // does not know calls gets the plain syntax, which is explained to the model unless the
@@ -74,31 +93,36 @@ func findCallSyntax(format *dialog.Format, tok *tokenizer.Tokenizer) *callSyntax
 	tool := new(chat.Object).Set("type", "function").Set("function", new(chat.Object).Set("name", "lukv_shown").Set("description", "").
 		Set("parameters", new(chat.Object).Set("type", "object").Set("properties", new(chat.Object))))
 	answer := chat.NewMessage("assistant", "").Set("tool_calls", []any{call})
-	p, err := format.Render(context.Background(), chat.Input{
-		Messages: []*chat.Object{chat.NewMessage("user", "x"), answer, chat.NewMessage("tool", "y").Set("tool_call_id", "abcdefghi"), chat.NewMessage("user", "z")},
-		Tools:    []*chat.Object{tool},
-	})
-	if err != nil { // not every template lets a user speak right after a tool
-		p, err = format.Render(context.Background(), chat.Input{
-			Messages: []*chat.Object{chat.NewMessage("user", "x"), answer, chat.NewMessage("tool", "y").Set("tool_call_id", "abcdefghi")},
+	probe := func(role string, after ...*chat.Object) (chat.Prompt, error) {
+		result := chat.NewMessage(role, "lukv_result").Set("tool_call_id", "abcdefghi")
+		return format.Render(context.Background(), chat.Input{
+			Messages: append([]*chat.Object{chat.NewMessage("user", "x"), answer, result}, after...),
 			Tools:    []*chat.Object{tool},
 		})
 	}
+	after := []*chat.Object{chat.NewMessage("user", "z")}
+	p, err := probe("tool", after...)
+	if err != nil { // not every template lets a user speak right after a tool
+		after = nil
+		p, err = probe("tool")
+	}
+	writes := err == nil && strings.Contains(p.Text, "lukv_probe")
+	results := err == nil && strings.Contains(p.Text, "lukv_result")
+	if results { // not if they are words of the assistant, as every role but the user's is
+		said, err := probe("assistant", after...)
+		results = err != nil || said.Text != p.Text
+	}
 	s := plainTools
-	if err == nil && strings.Contains(p.Text, "lukv_probe") && strings.Contains(p.Text, "lukv_shown") {
-		switch {
-		case strings.Contains(p.Text, "[TOOL_CALLS]") && !strings.Contains(p.Text, "[ARGS]"):
-			s = mistralTools
-		case strings.Contains(p.Text, "<tool_call>"):
-			s = qwenTools
-		case strings.Contains(p.Text, `"parameters": {"x"`):
-			s = llamaTools
-		}
+	if writes && strings.Contains(p.Text, "lukv_shown") {
+		s = writtenSyntax(p.Text)
 	}
 	if !s.shown { // it may show functions without knowing calls
 		p, err := format.Render(context.Background(), chat.Input{Messages: []*chat.Object{chat.NewMessage("user", "x")}, Tools: []*chat.Object{tool}})
-		s.shown = err == nil && strings.Contains(p.Text, "lukv_shown")
+		if err == nil && strings.Contains(p.Text, "lukv_shown") {
+			s = explainedSyntax(p.Text)
+		}
 	}
+	s.writes, s.results = writes, results
 	s.first = -1
 	mark := s.mark
 	if s.name == llamaTools.name {
@@ -110,27 +134,64 @@ func findCallSyntax(format *dialog.Format, tok *tokenizer.Tokenizer) *callSyntax
 	return &s
 }
 
-// Marks between which models write their reasoning before they answer: those of Qwen3,
+// writtenSyntax is the syntax in which a text has a call of lukv_probe.
+func writtenSyntax(text string) callSyntax {
+	switch {
+	case strings.Contains(text, toolCalls) && strings.Contains(text, argsMark):
+		return argsTools
+	case strings.Contains(text, toolCalls):
+		return mistralTools
+	case strings.Contains(text, toolCall+callBegin+"lukv_probe"):
+		return phiTools
+	case strings.Contains(text, "<tool_call>"):
+		return qwenTools
+	case strings.Contains(text, `"parameters": {"x"`):
+		return llamaTools
+	}
+	return plainTools
+}
+
+// explainedSyntax is the syntax that a text which shows functions tells the model to use.
+// Templates of Granite 3 and SmolLM3 do not write calls, which are text of the assistant there.
+func explainedSyntax(text string) callSyntax {
+	s := plainTools
+	switch {
+	case strings.Contains(text, toolCall):
+		s = graniteTools
+	case strings.Contains(text, "<tool_call>"):
+		s = qwenTools
+	}
+	s.shown = true
+	return s
+}
+
+// Marks between which models write their reasoning before they answer: those of Qwen3, SmolLM3,
 // DeepSeek-R1 and models distilled from it.
 const (
 	thinkBegin = "<think>"
 	thinkEnd   = "</think>"
 )
 
-// findReasoning reports whether a template knows the marks: it leaves out earlier
-// reasoning, or begins it.
+// findReasoning reports whether a template knows the marks: it leaves out earlier reasoning,
+// begins it, tells the model to write it between them, or ends it where it is not wanted.
 func findReasoning(format *dialog.Format) bool {
-	p, err := format.Render(context.Background(), chat.Input{
-		Messages: []*chat.Object{
-			chat.NewMessage("user", "x"),
-			chat.NewMessage("assistant", thinkBegin+"\nlukv_reasoning\n"+thinkEnd+"\n\nlukv_answer"),
-			chat.NewMessage("user", "y"),
-		},
-		AddGenerationPrompt: true,
-	})
-	if err != nil {
-		return false
+	render := func(extra *chat.Object, messages ...*chat.Object) string {
+		p, err := format.Render(context.Background(), chat.Input{Messages: messages, AddGenerationPrompt: true, Extra: extra})
+		if err != nil {
+			return ""
+		}
+		return strings.TrimSpace(p.Text)
 	}
-	left := strings.Contains(p.Text, "lukv_answer") && !strings.Contains(p.Text, "lukv_reasoning")
-	return left || strings.HasSuffix(strings.TrimSpace(p.Text), thinkBegin)
+	ask := chat.NewMessage("user", "x")
+	asked := render(nil, ask)
+	later := render(nil, ask,
+		chat.NewMessage("assistant", thinkBegin+"\nlukv_reasoning\n"+thinkEnd+"\n\nlukv_answer"),
+		chat.NewMessage("user", "y"))
+	switch {
+	case strings.Contains(later, "lukv_answer") && !strings.Contains(later, "lukv_reasoning"), strings.HasSuffix(later, thinkBegin):
+		return true
+	case strings.Contains(asked, thinkBegin) && strings.Contains(asked, thinkEnd):
+		return true
+	}
+	return strings.HasSuffix(render(new(chat.Object).Set("enable_thinking", false), ask), thinkEnd)
 }

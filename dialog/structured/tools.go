@@ -108,7 +108,8 @@ func OfObjects(schema json.RawMessage) json.RawMessage {
 
 // Show adds the functions to the input of a chat template; if in.Tools is set already, it is
 // those that are shown. If the template does not show functions, they are explained before
-// the first user message, which there has to be.
+// the first user message, which there has to be. Calls and results that it leaves out become
+// text, see [Syntax.Retell].
 func (t *Tools) Show(in *chat.Input) error {
 	if in.Tools == nil {
 		for _, f := range t.functions {
@@ -120,6 +121,7 @@ func (t *Tools) Show(in *chat.Input) error {
 			in.Tools = append(in.Tools, new(chat.Object).Set("type", "function").Set("function", of))
 		}
 	}
+	t.retell(in)
 	if t.shown {
 		return nil
 	}
@@ -130,7 +132,7 @@ func (t *Tools) Show(in *chat.Input) error {
 // message, which every template shows.
 func explain(in *chat.Input) error {
 	var b strings.Builder
-	b.WriteString("You can call functions. To call one, answer with nothing but JSON: " + callBegin + `FUNCTION", "arguments": {...}}. The functions are:`)
+	b.WriteString("You can call functions. To call one, answer with nothing but JSON: " + callBegin + `FUNCTION` + callArguments + `{...}}. The functions are:`)
 	for _, t := range in.Tools {
 		data, err := json.Marshal(t)
 		if err != nil {
@@ -184,12 +186,12 @@ func (t *Tools) formatOf(ctx context.Context, c *Compiler, loose bool) Format {
 				arguments = Object()
 			}
 		}
-		list = append(list, grammar.Sequence(grammar.Text(fn.Name+`", "`+t.key+`": `), arguments.part))
+		list = append(list, grammar.Sequence(grammar.Text(fn.Name), c.mark(t.middle), arguments.part))
 		key = fmt.Appendf(key, " %q %v %s", fn.Name, fn.Strict, fn.Parameters)
 	}
-	call := grammar.Sequence(grammar.Text(t.before+callBegin), grammar.OneOf(list...), grammar.Text("}"+t.after))
+	call := grammar.Sequence(grammar.Text(t.before+t.open), grammar.OneOf(list...), c.mark(t.shut+t.after))
 	if t.many {
-		call = grammar.Repeat(call, grammar.Text(t.between))
+		call = grammar.Repeat(call, c.mark(t.between))
 	}
 	if t.close == "]" {
 		call = grammar.Sequence(grammar.Texts("[", " ["), call, grammar.Text(t.close))

@@ -90,6 +90,15 @@ func TestReadCalls(t *testing.T) {
 		{plainTools, `{"name": "now", "arguments": {}}`, "", both[1:]},
 		{qwenTools, "<tool_call>\n{\"name\": \"weather\", \"arguments\": \"}\"}\n</tool_call>\n<tool_call>\n{\"name\": \"now\", \"arguments\": null}\n</tool_call>", "", []call{{"weather", `"}"`}, {"now", "null"}}},
 		{mistralTools, `[TOOL_CALLS][{"name": "now", "arguments": -1.5}]`, "", []call{{"now", "-1.5"}}},
+		{argsTools, "[TOOL_CALLS]weather[ARGS]" + one + "[TOOL_CALLS]now[ARGS]{}", "", both},
+		{argsTools, "Well [ARGS]. [TOOL_CALLS]now[ARGS]{}", "Well [ARGS]. ", both[1:]},
+		{argsTools, "[TOOL_CALLS]weather[ARGS]{\"ci", "", []call{{"weather", `{"ci`}}},
+		{argsTools, "[TOOL_CALLS]now[AR", "", nil},
+		{argsTools, "[TOOL_CALLS]other[ARGS]{}", "[TOOL_CALLS]other[ARGS]{}", nil},
+		{argsTools, "[TOOL_CALLS] stands before each call, so that whoever reads an answer finds it.", "[TOOL_CALLS] stands before each call, so that whoever reads an answer finds it.", nil},
+		{graniteTools, `<|tool_call|>[{"name": "weather", "arguments": ` + one + `}, {"name": "now", "arguments": {}}]`, "", both},
+		{phiTools, `<|tool_call|>{"name": "weather", "arguments": ` + one + `}<|/tool_call|><|tool_call|>{"name": "now", "arguments": {}}<|/tool_call|>`, "", both},
+		{phiTools, `So: <|tool_call|>{"name": "now", "arguments": {}}`, "So: ", both[1:]},
 	} {
 		n := len(test.answer)
 		for i := range n + 1 {
@@ -118,10 +127,10 @@ func TestReadCalls(t *testing.T) {
 
 // TestCutHeads: the beginning of a call that has to be made is no text, wherever it is cut.
 func TestCutHeads(t *testing.T) {
-	for _, syntax := range []callSyntax{qwenTools, mistralTools, llamaTools, plainTools} {
-		whole := syntax.mark + syntax.before + callBegin + `now", "` + syntax.key + `": `
-		if syntax.name == mistralTools.name {
-			whole = syntax.mark + "[" + callBegin + `now", "` + syntax.key + `": `
+	for _, syntax := range []callSyntax{qwenTools, mistralTools, argsTools, graniteTools, phiTools, llamaTools, plainTools} {
+		whole := syntax.mark + syntax.before + syntax.open + "now" + syntax.middle
+		if syntax.close == "]" {
+			whole = syntax.mark + "[" + syntax.open + "now" + syntax.middle
 		}
 		for n := range len(whole) {
 			r := callReader{t: &Tools{callSyntax: &syntax, names: map[string]bool{"now": true}, o: ToolOptions{Required: true}}}
@@ -140,6 +149,17 @@ const likeLlama = `{{ bos_token }}{% for m in messages %}{% if loop.first and to
 // showsTools shows functions and does not know calls.
 const showsTools = `{{ bos_token }}{% for t in tools or [] %}{{ t.function.name }} {% endfor %}{% for m in messages %}{{ m.content }}{% endfor %}`
 
+// Templates like those of later models. The last two show functions and say how to call them,
+// and leave calls out of what was said.
+const (
+	likeDevstral = `{{ bos_token }}{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}{% if m.tool_calls %}{% for c in m.tool_calls %}` +
+		`[TOOL_CALLS]{{ c.function.name }}[ARGS]{{ c.function.arguments | tojson }}{% endfor %}{% else %}{{ m.content }}{% endif %}{% endfor %}`
+	likePhi = `{{ bos_token }}{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}` +
+		`<|tool_call|>{{ c.function | tojson }}<|/tool_call|>{% endfor %}{% endfor %}`
+	likeGranite = `{{ bos_token }}{% if tools %}To call, write <|tool_call|> and a list. {{ tools | tojson }}{% endif %}{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}`
+	likeSmolLM3 = `{{ bos_token }}{% if tools %}{{ tools | tojson }} Write <tool_call> JSON </tool_call>.{% endif %}{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}`
+)
+
 // TestToolFamilies: the syntax follows the template, calls that have to be made are read
 // back, and if none has to be, only a call can follow the mark.
 func TestToolFamilies(t *testing.T) {
@@ -153,6 +173,12 @@ func TestToolFamilies(t *testing.T) {
 		{"mistral-7b-instruct-v0.3", "[TOOL_CALLS]", "mistral", true, "[TOOL_CALLS]", ` [{"name": "weather", "arguments": `},
 		{"mistral-nemo-instruct-2407", "</s>", "mistral", false, "Well. [TOOL_CALLS]", `[{"name": "weather", "arguments": `},
 		{"qwen2.5-7b-instruct", "</s>", "qwen", false, "Let me see.\n<tool_call>", "\n" + `{"name": "weather", "arguments": `},
+		{likeDevstral, "[TOOL_CALLS]", "mistral args", true, "[TOOL_CALLS]", "weather[ARGS]"},
+		{likeDevstral, "[ARGS]", "mistral args", false, "Well. [TOOL_CALLS]", "weather[ARGS]"},
+		{likePhi, "<|tool_call|>", "phi", true, "<|tool_call|>", `{"name": "weather", "arguments": `},
+		{likePhi, "<|/tool_call|>", "phi", false, "Well. <|tool_call|>", `{"name": "weather", "arguments": `},
+		{likeGranite, "<|tool_call|>", "granite", true, "<|tool_call|>", `[{"name": "weather", "arguments": `},
+		{likeSmolLM3, "</s>", "qwen", false, "<tool_call>", "\n" + `{"name": "weather", "arguments": `},
 		{"zephyr-tinyllama", "</s>", "plain", false, "", `{"name": "weather", "arguments": `},
 		{showsTools, "</s>", "plain", false, "", `{"name": "weather", "arguments": `},
 	} {
@@ -225,7 +251,7 @@ func TestManyTools(t *testing.T) {
 		schema := fmt.Sprintf(`{"type":"object","properties":{"%s":{}}}`, strings.Repeat("x", 1000))
 		large = append(large, Function{Name: fmt.Sprint("f", i), Parameters: json.RawMessage(schema)})
 	}
-	call := []byte(`{"name": "f69", "` + s.calls().key + `": {"`)
+	call := []byte(`{"name": "f69` + s.calls().middle + `{"`)
 	for o, ok := range map[ToolOptions]bool{{}: true, {Required: true}: false, {Only: "f69"}: true} {
 		calls, err := s.Tools(large, o)
 		require.NoError(t, err)
@@ -242,6 +268,44 @@ func TestManyTools(t *testing.T) {
 	require.NoError(t, err)
 	_, err = c.grammar(t.Context(), calls.format(t.Context(), c))
 	require.NoError(t, err)
+}
+
+// TestControlTokensInCalls: where a mark within calls or between them is a control token, that
+// token is what comes, and the same letters as text do not.
+func TestControlTokensInCalls(t *testing.T) {
+	for _, test := range []struct {
+		template, token string
+		before          string // of a call of now, up to the token
+		text            string // the beginning of the same letters
+	}{
+		{likeDevstral, "[ARGS]", "[TOOL_CALLS]now", "["},
+		{likeDevstral, "[TOOL_CALLS]", "[TOOL_CALLS]now[ARGS]{}", "["},
+		{likePhi, "<|/tool_call|>", `<|tool_call|>{"name": "now", "arguments": {}}`, "<"},
+		{likePhi, "<|tool_call|>", `<|tool_call|>{"name": "now", "arguments": {}}<|/tool_call|>`, "<"},
+	} {
+		c, s := family(t, test.template, test.token)
+		for _, o := range []ToolOptions{{}, {Required: true}} {
+			calls, err := s.Tools(functions[1:], o)
+			require.NoError(t, err)
+			p, err := c.Plan(t.Context(), Output{Tools: calls}, &model.Sampling{}, 1)
+			require.NoError(t, err)
+			ids := c.tok.Encode(test.before, tokenizer.EncodeOptions{})
+			mask, err := p.Mask(t.Context(), 0, ids)
+			require.NoError(t, err)
+			allowed := func(id int32) bool { return mask[id>>6]>>(id&63)&1 == 1 }
+			require.True(t, allowed(markID), "%s after %s", test.token, test.before)
+			for id := range int32(c.m.Config().Vocab) { // such as the byte that stands for it in the grammar
+				require.False(t, bytes.Contains(c.tok.TokenBytes(id), []byte(noText)) && allowed(id), "token %d after %s", id, test.before)
+			}
+			text := c.tok.Encode("x"+test.text, tokenizer.EncodeOptions{})
+			require.False(t, allowed(text[len(text)-1]), "%q after %s", test.text, test.before)
+		}
+		g, err := c.grammar(t.Context(), Regexp("(?s).*"))
+		require.NoError(t, err)
+		mask, _, err := g.Mask(t.Context(), grammar.NewBudget(1), g.Start())
+		require.NoError(t, err)
+		require.Zero(t, mask[0]>>markID&1, "no text has control tokens")
+	}
 }
 
 // TestOneCallAtOnce: without parallel calls a second one cannot follow.

@@ -1,13 +1,17 @@
 package ruler
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/fnv"
 	"math"
 	"math/rand/v2"
 	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
 )
 
 // Sample is one question, in the form of RULER's own files.
@@ -23,6 +27,30 @@ type Sample struct {
 	Tokenizer     string   `json:"tokenizer"`
 	Seed          uint64   `json:"seed"`
 	Data          string   `json:"data,omitempty"` // "builtin": includes this project's own texts
+}
+
+// MarshalJSON writes a sample in ASCII alone, as RULER's scripts do.
+func (s *Sample) MarshalJSON() ([]byte, error) {
+	type plain Sample // without this method
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode((*plain)(s)); err != nil {
+		return nil, err
+	}
+	out := make([]byte, 0, b.Len())
+	for _, r := range b.String() {
+		switch {
+		case r < utf8.RuneSelf:
+			out = append(out, byte(r))
+		case r <= 0xffff:
+			out = fmt.Appendf(out, `\u%04x`, r)
+		default:
+			high, low := utf16.EncodeRune(r)
+			out = fmt.Appendf(out, `\u%04x\u%04x`, high, low)
+		}
+	}
+	return out, nil
 }
 
 // Options say what to generate.

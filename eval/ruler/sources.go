@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/lukv/lukv/internal/inputfile"
 )
@@ -212,9 +213,21 @@ func (s *Sources) label(task string) string {
 // maxSource bounds a user's file, in bytes.
 const maxSource = 1 << 30
 
+// errNotUTF8 reports a file in another encoding, whose characters would be lost.
+var errNotUTF8 = errors.New("not UTF-8: convert the file first")
+
+// readFile reads a file of text.
+func readFile(path string) ([]byte, error) {
+	data, err := inputfile.Read(path, maxSource)
+	if err == nil && !utf8.Valid(data) {
+		err = fmt.Errorf("%s: %w", path, errNotUTF8)
+	}
+	return data, err
+}
+
 // read decodes a JSON file into a value.
 func read(what, path string, v any) error {
-	data, err := inputfile.Read(path, maxSource)
+	data, err := readFile(path)
 	if err == nil {
 		err = json.Unmarshal(data, v)
 	}
@@ -226,7 +239,7 @@ func read(what, path string, v any) error {
 
 // lines reads the words of a file, one per line, sorted and each once.
 func lines(what, path string) ([]string, error) {
-	data, err := inputfile.Read(path, maxSource)
+	data, err := readFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", what, err)
 	}
@@ -281,7 +294,7 @@ func (s *Sources) ReadEssays(path string) error {
 			return fmt.Errorf("read essays: %w", err)
 		}
 		for _, name := range names {
-			data, err := inputfile.Read(filepath.Join(path, name), maxSource)
+			data, err := readFile(filepath.Join(path, name))
 			if err != nil {
 				return fmt.Errorf("read essays: %w", err)
 			}
@@ -295,7 +308,7 @@ func (s *Sources) ReadEssays(path string) error {
 		}
 		text.WriteString(x.Text)
 	default:
-		data, err := inputfile.Read(path, maxSource)
+		data, err := readFile(path)
 		if err != nil {
 			return fmt.Errorf("read essays: %w", err)
 		}
@@ -309,7 +322,7 @@ func (s *Sources) ReadEssays(path string) error {
 
 // ReadNoise reads the block of sentences that fills lines.
 func (s *Sources) ReadNoise(path string) error {
-	data, err := inputfile.Read(path, maxSource)
+	data, err := readFile(path)
 	if err != nil {
 		return fmt.Errorf("read noise: %w", err)
 	}

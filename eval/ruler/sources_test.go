@@ -72,6 +72,41 @@ func TestEssays(t *testing.T) {
 	require.ErrorContains(t, s.ReadEssays("absent"), "read essays")
 }
 
+// TestASCII: what a sample takes from a user's file is written in ASCII and read as it was.
+func TestASCII(t *testing.T) {
+	s := &Sources{}
+	require.NoError(t, s.ReadEssays(file(t, "e.txt", "Über “Bäume” <&> schrieb sie. \U0001f333 blüht. Fin \x7f.")))
+	one := samples(t, Options{Task: "niah_single_2", Length: 400, Samples: 1, Count: fields, Sources: s})[0]
+	line, err := json.Marshal(one)
+	require.NoError(t, err)
+	for _, b := range line {
+		require.Less(t, b, byte(0x80))
+	}
+	assert.Contains(t, string(line), `\u00dcber \u201cB\u00e4ume\u201d`)
+	assert.Contains(t, string(line), `\ud83c\udf33 bl\u00fcht`)
+	var back Sample
+	require.NoError(t, json.Unmarshal(line, &back))
+	assert.Equal(t, *one, back)
+}
+
+// TestSourcesOfOtherEncodings: a file that is not UTF-8 is refused, whose characters would be
+// lost.
+func TestSourcesOfOtherEncodings(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"nounlist.txt", "adjectivelist.txt", "verblist.txt", "e.txt"} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte("caf\xe9\n"), 0o600))
+	}
+	s := &Sources{}
+	latin := func(name string) string { return file(t, name, `{"text":"caf`+"\xe9"+`"}`) }
+	for what, err := range map[string]error{
+		"essays": s.ReadEssays(latin("e.json")), "text": s.ReadEssays(latin("e.txt")), "folder": s.ReadEssays(dir), "noise": s.ReadNoise(latin("n.txt")),
+		"words": s.ReadWords(dir), "more": s.ReadMoreWords(latin("w.txt")), "more JSON": s.ReadMoreWords(latin("w.json")),
+		"squad": s.ReadSQuAD(latin("s.json")), "hotpot": s.ReadHotpot(latin("h.json")), "templates": s.ReadTemplates(latin("t.json")),
+	} {
+		assert.ErrorIs(t, err, errNotUTF8, what)
+	}
+}
+
 func TestWordsAndNoise(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{"nounlist.txt": "fox\nhen\n\nfox\r\n", "adjectivelist.txt": "red\nblue", "verblist.txt": "run\n"} {

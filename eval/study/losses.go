@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -268,13 +269,19 @@ func (l *losses) addRecall(ranking int, imp, scores [][][]float32, mass float64)
 			gains := ranked(head, scores[li][h])
 			sum, kept := 0.0, 0
 			for g := len(recallGrid) - 1; g >= 0; g-- {
-				for b := int((1 - recallGrid[g]) * float64(len(head))); kept < b; kept++ {
+				for b := remaining(recallGrid[g], len(head)); kept < b; kept++ {
 					sum += float64(gains[kept])
 				}
 				l.Recall[ranking][g] += sum / mass
 			}
 		}
 	}
+}
+
+// remaining is floor((1-ratio)·n) for a ratio of whole percents, in integers: 1-0.9 in
+// floating point is less than 0.1.
+func remaining(ratio float64, n int) int {
+	return (100 - int(math.Round(100*ratio))) * n / 100
 }
 
 // ranked returns importances from the best score to the worst.
