@@ -54,7 +54,7 @@ type evalCmd struct {
 	Reference    string  `name:"reference-cache" enum:",f32,f16,bf16,int8,k8v4,int4" default:"" placeholder:"TYPE" help:"With --measure kl: let a full cache of this type answer (default: that of --cache-type), so that cache types can be compared; the full cache of --cache-type is then measured, too."`
 	scoringFlags
 	Raw          bool   `help:"Do not apply the chat template."`
-	Truncate     string `enum:"error,head,middle" default:"error" help:"Treat contexts that are too long as an error, or keep their beginning (head), or half of each end (middle)."`
+	Truncate     string `enum:"auto,error,head,middle" default:"auto" help:"Treat contexts that are too long as an error, or keep their beginning (head), or half of each end (middle); auto is middle where all questions are of LongBench, otherwise error."`
 	QueryAware   bool   `help:"Compress after the question is known (a control experiment)."`
 	SharePrefill bool   `default:"true" negatable:"" help:"Derive all methods from one prefill of each context (default). With --no-share-prefill, each method has its own prefill: slower, the same answers, and peaks are measured."`
 
@@ -83,7 +83,7 @@ Examples:
 
   lukv eval DIR --data questions.jsonl --measure kl --cache-type int8 --reference-cache bf16 --json > int8.json
 
-  lukv eval DIR --data longbench/data.zip --truncate middle --ratio 0.8 --out runs/longbench`
+  lukv eval DIR --data longbench/data.zip --ratio 0.8 --out runs/longbench`
 }
 
 // scoringFlags say how answers are scored.
@@ -157,6 +157,20 @@ type evalNote struct {
 	Answers int    `json:"answers"`
 }
 
+// truncation returns how contexts of items that are too long are shortened.
+func (c *evalCmd) truncation(items []eval.Item) eval.Truncate {
+	switch c.Truncate {
+	case "error":
+		return eval.TruncateError
+	case "auto":
+		if slices.ContainsFunc(items, func(it eval.Item) bool { return eval.Benchmark(it.Task) != "longbench" }) {
+			return eval.TruncateError
+		}
+		return eval.TruncateMiddle
+	}
+	return eval.Truncate(c.Truncate)
+}
+
 func (c *evalCmd) Run(e *env) error {
 	if err := c.check(); err != nil {
 		return err
@@ -176,11 +190,8 @@ func (c *evalCmd) Run(e *env) error {
 	}
 	o := eval.Options{
 		Framing: framing, MaxNewTokens: c.MaxNewTokens,
-		Scoring: c.scoring(), Truncate: eval.Truncate(c.Truncate), Parallel: c.Parallel, Memory: int64(c.Memory),
+		Scoring: c.scoring(), Truncate: c.truncation(questions.items), Parallel: c.Parallel, Memory: int64(c.Memory),
 		Session: c.session(), OwnPrefills: !c.SharePrefill, QueryAware: c.QueryAware, MeasureLoss: c.MeasureLoss,
-	}
-	if c.Truncate == "error" {
-		o.Truncate = eval.TruncateError
 	}
 	settings := evalSettings{
 		MaxGen: c.maxGen(), Longbench: questions.longbench,

@@ -325,6 +325,33 @@ func TestEvalOfLongBenchResumes(t *testing.T) {
 	fails(t, exitFailed, "other settings", append(args, other)...)
 }
 
+// TestEvalShortensLongBench: long contexts of LongBench lose their middle, as its own scripts have
+// it; those of anything else fail.
+func TestEvalShortensLongBench(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, record string) string {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(path, []byte(record+"\n"), 0o644))
+		return path
+	}
+	long := strings.Repeat("The Marigold left at noon. ", 60)
+	bench := write("hotpotqa.jsonl", `{"input":"Which ship?","context":"`+long+`","answers":["Marigold"],"length":300}`)
+	own := write("own.jsonl", `{"task":"ships","question":"Which ship?","context":"`+long+`","answers":["Marigold"],"max_new_tokens":4}`)
+	run := func(args ...string) evalResult {
+		o := command(t, append([]string{"eval", "builtin", "--ratio", "0.5", "--max-context", "200", "--json"}, args...)...)
+		return decode[evalResult](t, o.out)
+	}
+	got := run("--data", bench)
+	require.Equal(t, eval.TruncateMiddle, got.Settings.Truncate)
+	require.Empty(t, got.Failed)
+	for _, args := range [][]string{{"--data", own}, {"--data", bench, "--data", own}, {"--data", bench, "--truncate", "error"}} {
+		got = run(args...)
+		require.Equal(t, eval.TruncateError, got.Settings.Truncate)
+		require.NotEmpty(t, got.Failed)
+	}
+	require.Empty(t, run("--data", own, "--truncate", "head").Failed)
+}
+
 func TestEvalListsWhatDoesNotFit(t *testing.T) {
 	data := shortData(t)
 	o := command(t, "eval", "builtin", "--data", data, "--ratio", "0.5", "--max-context", "100", "--json")
