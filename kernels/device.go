@@ -150,7 +150,8 @@ type Device interface {
 	Write(ctx context.Context, dst Rows, src []float32) error
 	Read(ctx context.Context, dst []float32, src Rows) error
 
-	// Pages creates an empty pool of cache pages.
+	// Pages creates an empty pool of cache pages of F32, F16, BF16 or I8, or with keys of BF16
+	// and values of I8. A device that lacks I8 refuses it by an error that names it.
 	Pages(l PageLayout) (PagePool, error)
 
 	// Attention allocates the state of attention for passes of a shape.
@@ -348,11 +349,13 @@ type Encoder interface {
 	// and values v in the pages of the layer's heads. Row i is row i of the pass that a
 	// describes. turns is shared: HeadDim/2 cosines, then as many sines, for each row, and,
 	// if it has one column more, the factor of the row's rotated queries. Turns without a
-	// buffer rotate nothing. With AttentionShape.BF16 it rounds q.
+	// buffer rotate nothing. With AttentionShape.BF16 it rounds q. What pages of I8 hold of a
+	// rotated key or a value has the bits that IntRows defines.
 	RopeAppend(a Attention, layer int, q, k, v, turns Rows)
 
 	// Attend sets dst, which may be bf16, to the attention of rotated queries q over the
-	// layer's pages. With stats, the softmax statistics are kept for Attention.ReadStats
+	// layer's pages. Queries and weights need not be rounded where pages are of I8, as they are
+	// on the processor: a device may widen entries and compute as over other types. With stats, the softmax statistics are kept for Attention.ReadStats
 	// and ColumnSums.
 	Attend(a Attention, layer int, dst, q Rows, stats bool)
 
@@ -382,10 +385,22 @@ type AttentionShape struct {
 	Cap     float32 // if positive, what SoftCap limits scaled scores to, log2 e included
 	Page    PageLayout
 
+	// WideKeys marks the layers with keys of BF16 if those of Page are integers; nil for none.
+	WideKeys []bool
+
 	// BF16 rounds to bf16, as AttentionArgs.BF16 does, the rotated queries and the
 	// attention weights, which are 0 where the score is more than 60 below the largest of
 	// its block. Page.Type must then be BF16.
 	BF16 bool
+}
+
+// PageOf is the layout of a layer's pages.
+func (s *AttentionShape) PageOf(layer int) PageLayout {
+	l := s.Page
+	if s.WideKeys != nil && s.WideKeys[layer] {
+		l = l.WithWideKeys()
+	}
+	return l
 }
 
 // RowSpan is a span of consecutive tokens of one sequence in a pass: rows [Row, Row+N).
@@ -395,7 +410,7 @@ type RowSpan struct{ Row, N int }
 // layer, and reduces over the entries there. It belongs to one goroutine at a time, and
 // may be changed only while no list that uses it is running.
 //
-// The reductions compute at once, over the entries that SetHead last named for the layer
+// The reductions compute at once, over the widened entries that SetHead last named for the layer
 // and the sequence: call it again after a pass has appended its rows. They return new
 // memory, a row per KV head or per query head with an element per entry, exact up to the
 // rounding of the device.

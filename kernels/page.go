@@ -39,6 +39,12 @@ func rowBytes(t tensor.Type, d int) int {
 	return t.Bytes(d)
 }
 
+// WithWideKeys returns the layout with keys of BF16 and values as they are.
+func (l PageLayout) WithWideKeys() PageLayout {
+	l.Type, l.Values = tensor.BF16, l.ValueType()
+	return l
+}
+
 // KeyBytes is the size of a key, ValueBytes that of a value, scales included.
 func (l PageLayout) KeyBytes() int { return rowBytes(l.Type, l.HeadDim) }
 

@@ -27,7 +27,7 @@ type Options struct {
 	HeadDim int // elements per key and per value: even, 2 to 512
 
 	// Type is the element type of stored keys and values: F32 (the default), F16
-	// or BF16, to which Append rounds once, to nearest, ties to even; or, on the host only, I8 or
+	// or BF16, to which Append rounds once, to nearest, ties to even; or I8 or, on the host only,
 	// Q4_0: integers of 8 or 4 bits with scales, as kernels.IntRows defines them. Q4_0 requires
 	// a head dimension that is a multiple of 32.
 	Type tensor.Type
@@ -91,7 +91,7 @@ const (
 func (o *Options) Layout(layer int) kernels.PageLayout {
 	l := kernels.PageLayout{Type: o.Type, Values: o.Values, HeadDim: o.HeadDim, PageEntries: o.PageEntries}
 	if o.wideKeys(layer) {
-		l.Type, l.Values = tensor.BF16, l.ValueType()
+		l = l.WithWideKeys()
 	}
 	return l
 }
@@ -121,8 +121,8 @@ func (o *Options) checkTypes() error {
 		return fmt.Errorf("keys of type %v with values of type %v, expected the same", l.Type, l.ValueType())
 	case o.WideKeys != nil && (len(o.WideKeys) != o.Layers || !values):
 		return fmt.Errorf("wide keys in %d of %d layers with values of type %v, expected all layers and values of I8 or Q4_0", len(o.WideKeys), o.Layers, l.ValueType())
-	case values && o.Device != nil:
-		return fmt.Errorf("cache type %s with layers on a device, which holds f32, f16 or bf16", TypeName(o.Type, o.Values))
+	case o.Device != nil && (l.Type == tensor.Q4_0 || l.ValueType() == tensor.Q4_0):
+		return fmt.Errorf("cache type %s with layers on a device, which holds f32, f16, bf16 or int8", TypeName(o.Type, o.Values))
 	}
 	return nil
 }
@@ -216,13 +216,7 @@ func newCache(o Options, p *pool) *Cache {
 		c.maxBytes = o.MaxBytes
 	}
 	for i := range c.heads {
-		c.heads[i] = head{mem: p.host, dropped: -1}
-		switch layer := i / o.KVHeads; {
-		case layer < o.DeviceLayers:
-			c.heads[i].mem = p.device
-		case o.wideKeys(layer):
-			c.heads[i].mem = p.wide
-		}
+		c.heads[i] = head{mem: *p.of(&o, i/o.KVHeads), dropped: -1}
 	}
 	p.caches.Add(1)
 	return c

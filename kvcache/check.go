@@ -62,12 +62,7 @@ func (c *Cache) Check() error {
 	if c.closed {
 		return nil
 	}
-	if c.pool.device != nil {
-		if err := c.pool.device.arena.Check(); err != nil {
-			return err
-		}
-	}
-	for _, m := range c.pool.hosts() {
+	for _, m := range c.pool.all() {
 		if err := m.arena.Check(); err != nil {
 			return err
 		}

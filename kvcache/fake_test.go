@@ -53,18 +53,27 @@ func newFake() *testdevice.Device { return testdevice.New(device.New(kernels.CPU
 // values [n][HeadDim] in a head's entries from first on, through the head's table.
 func pass(c *Cache, layer, head, first int, pos []int32, k, v []float32) {
 	o, t := c.Options(), c.Table(layer, head).(*testdevice.Table)
-	d, size := o.HeadDim, o.Type.Bytes(1)
+	d, l := o.HeadDim, o.Layout(layer)
 	for i, x := range pos {
 		e := first + i
 		err := t.Edit(e/o.PageEntries, func(block []byte) {
-			// The layout of a page, spelled out.
 			e := e % o.PageEntries
-			half := o.PageEntries * d * size
-			for j := range d {
-				encode(block[(e/16*16*d+j*16+e%16)*size:], o.Type, k[i*d+j])
-				encode(block[half+(e*d+j)*size:], o.Type, v[i*d+j])
+			key, value := k[i*d:(i+1)*d], v[i*d:(i+1)*d]
+			if r, ok := l.IntKeys(); ok {
+				r.Store(kernels.CPU{}, unsafe.Pointer(&block[0]), e, key)
+			} else { // the layout of a page, spelled out
+				for j := range d {
+					encode(block[(e/16*16*d+j*16+e%16)*l.Type.Bytes(1):], l.Type, key[j])
+				}
 			}
-			*(*int32)(unsafe.Pointer(&block[2*half+4*e])) = x
+			if r, ok := l.IntValues(); ok {
+				r.Store(kernels.CPU{}, unsafe.Pointer(&block[l.ValuesAt()]), e, value)
+			} else {
+				for j := range d {
+					encode(block[l.ValuesAt()+(e*d+j)*l.ValueType().Bytes(1):], l.ValueType(), value[j])
+				}
+			}
+			*(*int32)(unsafe.Pointer(&block[l.PositionsAt()+4*e])) = x
 		})
 		if err != nil {
 			panic(err)

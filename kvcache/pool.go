@@ -12,10 +12,22 @@ import (
 
 // pool holds the memory that the caches of a family share.
 type pool struct {
-	host   *memory
-	wide   *memory      // of layers with wide keys, nil if there are none
-	device *memory      // nil if no layer is on a device
-	caches atomic.Int64 // not yet closed
+	host, wide         *memory      // of layers with wide keys: wide
+	device, wideDevice *memory      // the same on a device; nil where there are no such layers
+	caches             atomic.Int64 // not yet closed
+}
+
+// of returns where the memory of a layer is.
+func (p *pool) of(o *Options, layer int) **memory {
+	switch device, wide := layer < o.DeviceLayers, o.wideKeys(layer); {
+	case device && wide:
+		return &p.wideDevice
+	case device:
+		return &p.device
+	case wide:
+		return &p.wide
+	}
+	return &p.host
 }
 
 // memory is where pages are stored.
@@ -53,7 +65,23 @@ func newHostMemory(o *Options, l kernels.PageLayout) (*memory, error) {
 	if o.HugePages {
 		pages = arena.NewHuge
 	}
-	return m, m.open(o, pages, l.Bytes())
+	if err := m.open(o, pages, l.Bytes()); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// newDeviceMemory returns memory for pages on the device.
+func newDeviceMemory(o *Options, l kernels.PageLayout) (*memory, error) {
+	m := newMemory(l)
+	if err := m.open(o, arena.New, 4*o.PageEntries); err != nil {
+		return nil, err
+	}
+	var err error
+	if m.device, err = o.Device.Pages(l); err != nil {
+		return nil, errors.Join(err, m.arena.Close())
+	}
+	return m, nil
 }
 
 // open makes the arena of blocks and charges a page for each.
@@ -66,47 +94,40 @@ func (m *memory) open(o *Options, pages func(blockSize int) (*arena.Arena, error
 
 func newPool(o Options) (*pool, error) {
 	p := &pool{}
-	var err error
 	for layer := range o.Layers {
-		m := &p.host
-		if o.wideKeys(layer) {
-			m = &p.wide
+		to, open := p.of(&o, layer), newHostMemory
+		if *to != nil {
+			continue
 		}
-		if *m == nil {
-			if *m, err = newHostMemory(&o, o.Layout(layer)); err != nil {
-				return nil, err
-			}
+		if layer < o.DeviceLayers {
+			open = newDeviceMemory
 		}
+		m, err := open(&o, o.Layout(layer))
+		if err != nil {
+			return nil, errors.Join(err, p.close())
+		}
+		*to = m
 	}
-	if p.host == nil {
-		p.host = p.wide
-	}
-	if o.Device == nil {
-		return p, nil
-	}
-	p.device = newMemory(o.Layout(0))
-	if err = p.device.open(&o, arena.New, 4*o.PageEntries); err != nil {
-		return nil, err
-	}
-	p.device.device, err = o.Device.Pages(o.Layout(0))
-	return p, err
+	return p, nil
 }
 
-// hosts returns the memory on the host, without repetition.
+// all returns the memory of the pool.
+func (p *pool) all() []*memory {
+	return slices.DeleteFunc([]*memory{p.host, p.wide, p.device, p.wideDevice}, func(m *memory) bool { return m == nil })
+}
+
+// hosts returns the memory on the host.
 func (p *pool) hosts() []*memory {
-	if p.wide == nil || p.wide == p.host {
-		return []*memory{p.host}
-	}
-	return []*memory{p.host, p.wide}
+	return slices.DeleteFunc(p.all(), func(m *memory) bool { return m.device != nil })
 }
 
 func (p *pool) close() error {
 	var err error
-	for _, m := range p.hosts() {
+	for _, m := range p.all() {
 		err = errors.Join(err, m.arena.Close())
-	}
-	if p.device != nil {
-		err = errors.Join(err, p.device.arena.Close(), p.device.device.Close())
+		if m.device != nil {
+			err = errors.Join(err, m.device.Close())
+		}
 	}
 	return err
 }

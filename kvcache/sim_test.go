@@ -326,15 +326,21 @@ func testSimulation(t *testing.T, at place) {
 	})
 }
 
-// TestSimulationOfIntegers is the simulation with entries of 8 and 4 bits.
-func TestSimulationOfIntegers(t *testing.T) {
+// TestSimulationOfIntegers is the simulation with entries of 8 and, on the host, 4 bits.
+func TestSimulationOfIntegers(t *testing.T) { everywhere(t, testSimulationOfIntegers) }
+
+func testSimulationOfIntegers(t *testing.T, at place) {
+	all := [][2]tensor.Type{{tensor.I8}, {tensor.Q4_0}, {tensor.I8, tensor.Q4_0}}
+	if at.device != nil {
+		all = all[:1]
+	}
 	rapid.Check(t, func(t *rapid.T) {
-		types := rapid.SampledFrom([][2]tensor.Type{{tensor.I8}, {tensor.Q4_0}, {tensor.I8, tensor.Q4_0}}).Draw(t, "types")
-		s := &sim{o: Options{
+		types := rapid.SampledFrom(all).Draw(t, "types")
+		s := &sim{at: at, o: at.options(Options{
 			Layers: 2, KVHeads: 2, Type: types[0], Values: types[1], PageEntries: 16,
 			HeadDim: rapid.SampledFrom([]int{32, 96}).Draw(t, "head dim"),
-			Windows: []int{0, 60}, WideKeys: rapid.SampledFrom([][]bool{nil, {false, true}, {true, false}}).Draw(t, "wide keys"),
-		}}
+			Windows: []int{0, 60}, WideKeys: rapid.SampledFrom([][]bool{nil, {false, true}, {true, false}, {true, true}}).Draw(t, "wide keys"),
+		})}
 		s.run(t)
 	})
 }

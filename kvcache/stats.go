@@ -60,12 +60,13 @@ type PoolStats struct {
 // time.
 func (c *Cache) PoolStats() PoolStats {
 	p := PoolStats{Caches: c.pool.caches.Load()}
-	for _, m := range c.pool.hosts() {
-		s := m.arena.Stats()
-		p.Bytes += s.Live
-		p.FreeBytes += s.Warm
-	}
-	if m := c.pool.device; m != nil {
+	for _, m := range c.pool.all() {
+		if m.device == nil {
+			s := m.arena.Stats()
+			p.Bytes += s.Live
+			p.FreeBytes += s.Warm
+			continue
+		}
 		live := m.device.Bytes()
 		p.Bytes += live
 		p.FreeBytes += max(m.device.Taken()-live, 0)

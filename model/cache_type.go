@@ -59,9 +59,9 @@ func checkCacheType(p *lukv.Policy, o *SessionOptions) error {
 // the first and last layers have biases in the hundreds, where elsewhere they are small.
 const largeKeyBias = 50
 
-// wideKeys returns the layers whose keys a cache of integers holds in bf16, nil for none.
-func (m *Model) wideKeys(o *SessionOptions) []bool {
-	l := kernels.PageLayout{Type: o.CacheType, Values: o.CacheValues}
+// wideKeys returns the layers whose keys a cache with keys of a type holds in bf16, nil for none.
+func (m *Model) wideKeys(keys tensor.Type) []bool {
+	l := kernels.PageLayout{Type: keys}
 	if _, ok := l.IntKeys(); !ok {
 		return nil
 	}
@@ -119,7 +119,7 @@ func (m *Model) cacheOptions(o *SessionOptions, evicts bool) kvcache.Options {
 	c := m.cfg
 	return kvcache.Options{
 		Layers: c.Layers, KVHeads: c.KVHeads, HeadDim: c.HeadDim, CPU: &m.cpu,
-		Type: o.CacheType, Values: o.CacheValues, WideKeys: m.wideKeys(o),
+		Type: o.CacheType, Values: o.CacheValues, WideKeys: m.wideKeys(o.CacheType),
 		PageEntries: o.PageEntries, HugePages: o.HugePages && !evicts,
 		Windows: c.Windows, MaxBytes: o.MaxCacheBytes, Account: m.memory,
 		Device: m.Device(), DeviceLayers: m.DeviceLayers(),
@@ -128,9 +128,10 @@ func (m *Model) cacheOptions(o *SessionOptions, evicts bool) kvcache.Options {
 
 func (s *Session) attentionInBF16() bool { return s.m.attentionInBF16(s.opts.CacheType) }
 
-// page returns the layout of the cache's pages.
+// page returns the layout of the cache's pages, those of layers without wide keys.
 func (s *Session) page() kernels.PageLayout {
 	o := s.cache.Options()
+	o.WideKeys = nil
 	return o.Layout(0)
 }
 

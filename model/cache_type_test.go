@@ -1,6 +1,7 @@
 package model
 
 import (
+	"fmt"
 	"math"
 	"path/filepath"
 	"testing"
@@ -120,6 +121,73 @@ func TestLargeKeyBiases(t *testing.T) {
 	assert.Less(t, 4*wide, narrow)
 }
 
+// TestIntegerCachesOnDevices runs a model whose first layer has a large bias of keys, and so keys
+// of bf16, with a cache of 8 bits on a device with the host's arithmetic, all of it or the first
+// layers: the same entries are kept, logits have the same bits, also of forks and of sessions
+// that were saved elsewhere, and the bytes are the same.
+func TestIntegerCachesOnDevices(t *testing.T) {
+	cfg := intShape.config()
+	w := randomWeights(t, cfg, tensor.F32, 7)
+	bias := w.Layers[0].KBias.Float32s(nil)
+	bias[3] = 300
+	w.Layers[0].KBias = tensor.FromF32s(tensor.F32, bias, len(bias))
+	models := []*Model{nil, nil, nil}
+	for i := range models {
+		opts := []Option{WithPrecision(PrecisionF32), WithThreads(2)}
+		if i > 0 {
+			d := newFakeDevice()
+			t.Cleanup(func() { d.WantEmpty(t) })
+			opts = append(opts, WithOpenDevice(d), WithDeviceLayers([]int{0, 3, 2}[i]))
+		}
+		own := *cfg
+		m, err := New(&own, w, opts...)
+		require.NoError(t, err)
+		t.Cleanup(func() { m.Close() })
+		models[i] = m
+	}
+	prompt, steps := randomTokens(300, 97, 1), randomTokens(5, 97, 2)
+	for _, metric := range []string{"snapkv", "keydiff", "expected_attention"} {
+		var kept *Trace
+		var want []float32
+		for _, m := range models {
+			o := SessionOptions{Compression: intPolicy(metric, "int8"), ChunkTokens: 70, Trace: func(tr *Trace) {
+				if kept == nil {
+					kept = tr
+				}
+				assert.Equal(t, kept.Positions, tr.Positions, metric)
+			}}
+			s := newTestSession(t, m, o)
+			require.NoError(t, s.Prefill(t.Context(), prompt))
+			st := s.Stats()
+			need, err := m.CacheEstimate(o, Lengths{Context: len(prompt)})
+			require.NoError(t, err)
+			assert.Equal(t, need.Held, st.CacheBytes)
+			assert.Equal(t, m.DeviceLayers() == cfg.Layers, st.DeviceBytes == st.CacheBytes)
+			fork, err := s.Fork()
+			require.NoError(t, err)
+			defer fork.Close()
+			file := filepath.Join(t.TempDir(), "session")
+			require.NoError(t, s.Save(t.Context(), file))
+			sessions := []*Session{s, fork}
+			for _, other := range models {
+				loaded, err := other.LoadSession(t.Context(), file, SessionOptions{})
+				require.NoError(t, err)
+				defer loaded.Close()
+				sessions = append(sessions, loaded)
+			}
+			for i, s := range sessions {
+				got := logitsAfter(t, s, steps)
+				if want == nil {
+					want = got
+				}
+				testnum.SameBits(t, fmt.Sprint(metric, ", session ", i), want, got)
+				require.NoError(t, s.Truncate(len(prompt)))
+				testnum.SameBits(t, fmt.Sprint(metric, ", session ", i, " again"), want, logitsAfter(t, s, steps))
+			}
+		}
+	}
+}
+
 func rootMeanSquare(a, b []float32) float64 {
 	sum := 0.0
 	for i := range a {
@@ -142,8 +210,9 @@ func TestCacheTypesRefused(t *testing.T) {
 	err = s.PrefillCompressed(t.Context(), randomTokens(100, 97, 1), intPolicy("snapkv", "int8"))
 	require.ErrorContains(t, err, "cache type int8, but the session's cache is bf16")
 
-	d := newFakeDevice()
-	on := testShapes[0].open(t, WithOpenDevice(d))
-	_, err = on.NewSession(SessionOptions{CacheType: tensor.I8})
-	require.ErrorContains(t, err, "cache type int8 with layers on a device, which holds f32, f16 or bf16")
+	on, _ := intShape.onDevice(t, 1)
+	for _, name := range []string{"int4", "k8v4"} {
+		_, err = on.NewSession(SessionOptions{Compression: intPolicy("snapkv", name)})
+		require.ErrorContains(t, err, "cache type "+name+" with layers on a device, which holds f32, f16, bf16 or int8")
+	}
 }

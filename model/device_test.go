@@ -35,7 +35,7 @@ func TestDeviceGivesTheHostsBits(t *testing.T) {
 	prompt, steps := randomTokens(promptLen, 97, 1), randomTokens(6, 97, 2)
 	for _, shape := range testShapes {
 		for _, precision := range []Precision{PrecisionF32, PrecisionBF16} {
-			for _, cache := range []tensor.Type{tensor.F32, tensor.F16, tensor.BF16} {
+			for _, cache := range []tensor.Type{tensor.F32, tensor.F16, tensor.BF16, tensor.I8} {
 				if shape.name == "odd-bf16" && cache != tensor.BF16 {
 					continue // no kernel takes its sizes: all portable, and slow
 				}

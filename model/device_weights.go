@@ -243,11 +243,15 @@ func (m *Model) deviceOperand() tensor.Type {
 
 // attentionShape describes the attention of runs on the device.
 func (m *Model) attentionShape(s runShape) kernels.AttentionShape {
-	c := m.cfg
+	c, layers := m.cfg, len(m.acc.layers)
+	wide := m.wideKeys(s.page.Type)
+	if wide != nil {
+		wide = wide[:layers]
+	}
 	return kernels.AttentionShape{
 		Rows: s.rows, Sequences: s.seqs, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim,
-		Windows: slices.Clone(c.Windows[:len(m.acc.layers)]), Scale: m.plan[0].AttentionScale(), Cap: m.plan[0].AttentionCap(), Page: s.page,
-		BF16: m.attentionInBF16(s.page.Type),
+		Windows: slices.Clone(c.Windows[:layers]), Scale: m.plan[0].AttentionScale(), Cap: m.plan[0].AttentionCap(), Page: s.page,
+		WideKeys: wide, BF16: m.attentionInBF16(s.page.Type),
 	}
 }
 

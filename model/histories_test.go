@@ -125,7 +125,7 @@ func newHistory(t *testing.T, seed uint64) *history {
 		var d *testdevice.Device
 		if k > 0 {
 			o.ChunkTokens, o.PageEntries, o.Lookup = 1+rng.IntN([]int{40, 600}[rng.IntN(2)]), 16<<rng.IntN(4), rng.IntN(2) == 0
-			if o.CacheType != tensor.I8 && (k == 2 || rng.IntN(2) == 0) {
+			if k == 2 || rng.IntN(2) == 0 {
 				d = newFakeDevice()
 				options = append(options, WithOpenDevice(d), WithDeviceLayers(1+rng.IntN(cfg.Layers)))
 			}

@@ -25,8 +25,8 @@ type SessionOptions struct {
 	// model's context length.
 	MaxTokens int
 
-	// CacheType is the element type of cached keys and values: F32, F16 or
-	// BF16, or, on the host, I8 or Q4_0 (see kernels.IntRows). The default is F32 with PrecisionF32,
+	// CacheType is the element type of cached keys and values: F32, F16, BF16, I8 or, without
+	// layers on a device, Q4_0 (see kernels.IntRows). The default is F32 with PrecisionF32,
 	// otherwise BF16. CacheValues is that of values, if it is not CacheType. A cache type that
 	// Compression names comes before both.
 	CacheType, CacheValues tensor.Type

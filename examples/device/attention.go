@@ -69,7 +69,7 @@ func (a *attention) ReadStats(_ context.Context, dst []kernels.Softmax, first, n
 // kv returns the first n entries of a head as kernels read them.
 func (h *head) kv(n int) kernels.KV {
 	l := h.p.l
-	kv := kernels.KV{Type: l.Type, HeadDim: l.HeadDim, PageEntries: l.PageEntries, Base: h.base}
+	kv := kernels.KV{Type: l.Type, Values: l.Values, HeadDim: l.HeadDim, PageEntries: l.PageEntries, Base: h.base}
 	for _, x := range h.pages[:(n+l.PageEntries-1)/l.PageEntries] {
 		k := unsafe.Pointer(unsafe.SliceData(h.p.d.held(x).data))
 		kv.Pages = append(kv.Pages, kernels.Page{K: k, V: unsafe.Add(k, l.ValuesAt())})
@@ -131,10 +131,9 @@ func (h *head) store(cpu kernels.CPU, i int, key, value []float32, position int3
 	p, e := h.p, h.entries+i
 	data := p.d.owned(h.pages[e/p.l.PageEntries]).data
 	e %= p.l.PageEntries
-	for j := range key {
-		cpu.Narrow(p.key(data, e, j), key[j:j+1], p.l.Type)
-		cpu.Narrow(p.value(data, e, j), value[j:j+1], p.l.Type)
-	}
+	keys, values := p.keys(), p.values()
+	keys.store(cpu, data, e, key)
+	values.store(cpu, data, e, value)
 	binary.LittleEndian.PutUint32(p.position(data, e), uint32(position))
 }
 
@@ -165,6 +164,16 @@ func (e *encoder) Attend(of kernels.Attention, layer int, dst, q kernels.Rows, s
 	})
 }
 
+// wide returns an entry of a side of a page.
+func (a *attention) wide(s side, data []byte, entry int) []float64 {
+	x, y := make([]float32, a.HeadDim), make([]float64, a.HeadDim)
+	s.load(a.d.cpu, data, entry, x)
+	for i, v := range x {
+		y[i] = float64(v)
+	}
+	return y
+}
+
 // each computes f of every entry of a layer of a sequence, in a row per KV head, or per
 // query head.
 func (a *attention) each(layer, seq int, queries bool, f func(q int, key, value []float64) float64) ([][]float32, error) {
@@ -179,17 +188,9 @@ func (a *attention) each(layer, seq int, queries bool, f func(q int, key, value 
 	for q := range out {
 		h := a.head(layer, seq, q/group)
 		out[q] = make([]float32, h.entries)
-		key, value := make([]float64, a.HeadDim), make([]float64, a.HeadDim)
 		for t := range h.entries {
 			data, e := h.p.d.held(h.pages[t/h.p.l.PageEntries]).data, t%h.p.l.PageEntries
-			for j := range key {
-				var x [1]float32
-				a.d.cpu.Widen(x[:], h.p.key(data, e, j), h.p.l.Type)
-				key[j] = float64(x[0])
-				a.d.cpu.Widen(x[:], h.p.value(data, e, j), h.p.l.Type)
-				value[j] = float64(x[0])
-			}
-			out[q][t] = float32(f(q, key, value))
+			out[q][t] = float32(f(q, a.wide(h.p.keys(), data, e), a.wide(h.p.values(), data, e)))
 		}
 	}
 	return out, nil

@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/tensor"
 )
 
 // page is a page as the host arranges it.
@@ -23,6 +24,9 @@ type pool struct {
 }
 
 func (d *Device) Pages(l kernels.PageLayout) (kernels.PagePool, error) {
+	if l.Type == tensor.Q4_0 || l.ValueType() == tensor.Q4_0 {
+		return nil, fmt.Errorf("make pages: found type %v, expected F32, F16, BF16 or I8", tensor.Q4_0)
+	}
 	return &pool{thing: d.thing(), l: l}, nil
 }
 
@@ -127,15 +131,68 @@ func (p *pool) Copy(dst, src kernels.DevicePage) error {
 	return nil
 }
 
-// key and value return where element i of an entry of a page is.
-func (p *pool) key(data []byte, entry, i int) []byte {
-	size := p.l.Type.Bytes(1)
-	return data[(p.l.KeyElement(entry)+i*kernels.TileEntries)*size:][:size]
+// side is the keys or the values of pages: floating-point elements, step apart, or integers.
+type side struct {
+	t        tensor.Type
+	at       int // offset in a page
+	first    func(entry int) int
+	step     int
+	integers kernels.IntRows
+	isInt    bool
 }
 
-func (p *pool) value(data []byte, entry, i int) []byte {
-	size := p.l.Type.Bytes(1)
-	return data[p.l.ValuesAt()+(p.l.ValueElement(entry)+i)*size:][:size]
+func (p *pool) keys() side {
+	s := side{t: p.l.Type, first: p.l.KeyElement, step: kernels.TileEntries}
+	s.integers, s.isInt = p.l.IntKeys()
+	return s
+}
+
+func (p *pool) values() side {
+	s := side{t: p.l.ValueType(), at: p.l.ValuesAt(), first: p.l.ValueElement, step: 1}
+	s.integers, s.isInt = p.l.IntValues()
+	return s
+}
+
+// element returns where element i of an entry of a page is.
+func (s *side) element(data []byte, entry, i int) []byte {
+	size := s.t.Bytes(1)
+	return data[s.at+(s.first(entry)+i*s.step)*size:][:size]
+}
+
+func (s *side) pointer(data []byte) unsafe.Pointer { return unsafe.Pointer(&data[s.at]) }
+
+// store rounds x to the type and writes it as an entry of a page; load is its inverse.
+func (s *side) store(cpu kernels.CPU, data []byte, entry int, x []float32) {
+	if s.isInt {
+		s.integers.Store(cpu, s.pointer(data), entry, x)
+		return
+	}
+	for i := range x {
+		cpu.Narrow(s.element(data, entry, i), x[i:i+1], s.t)
+	}
+}
+
+func (s *side) load(cpu kernels.CPU, data []byte, entry int, x []float32) {
+	if s.isInt {
+		s.integers.Load(cpu, s.pointer(data), entry, x)
+		return
+	}
+	for i := range x {
+		cpu.Widen(x[i:i+1], s.element(data, entry, i), s.t)
+	}
+}
+
+// move copies an entry of d elements to another place.
+func (s *side) move(to []byte, i int, from []byte, e, d int) {
+	if s.isInt {
+		record := make([]byte, d+4)
+		s.integers.Read(record, s.pointer(from), e)
+		s.integers.Write(s.pointer(to), i, record)
+		return
+	}
+	for j := range d {
+		copy(s.element(to, i, j), s.element(from, e, j))
+	}
 }
 
 func (p *pool) position(data []byte, entry int) []byte {
@@ -143,17 +200,15 @@ func (p *pool) position(data []byte, entry int) []byte {
 }
 
 func (p *pool) Compact(dst, src []kernels.DevicePage, slots []int32, from int) error {
-	n := p.l.PageEntries
+	n, keys, values := p.l.PageEntries, p.keys(), p.values()
 	for i := from; i < len(slots); i++ {
 		s := int(slots[i])
 		if s < i || i > 0 && slots[i-1] >= slots[i] || dst[i/n] != src[i/n] && slices.Contains(src, dst[i/n]) {
 			panic(fmt.Sprintf("example device: entry %d moves to slot %d, or to another page of the source", s, i))
 		}
 		to, at := p.d.owned(dst[i/n]).data, p.d.held(src[s/n]).data
-		for j := range p.l.HeadDim {
-			copy(p.key(to, i%n, j), p.key(at, s%n, j))
-			copy(p.value(to, i%n, j), p.value(at, s%n, j))
-		}
+		keys.move(to, i%n, at, s%n, p.l.HeadDim)
+		values.move(to, i%n, at, s%n, p.l.HeadDim)
 		copy(p.position(to, i%n), p.position(at, s%n))
 	}
 	return nil

@@ -64,32 +64,28 @@ func aligned(n int) []byte {
 	return b[-uintptr(unsafe.Pointer(unsafe.SliceData(b)))%64:][:n:n]
 }
 
-// store writes an entry to the host's pages, spelling out their layout.
+// block returns the host's page of an entry, and the entry's place there.
+func (x *cachedHead) block(l kernels.PageLayout, entry int) (block []byte, e int) {
+	return x.blocks[entry/l.PageEntries*l.Bytes():][:l.Bytes()], entry % l.PageEntries
+}
+
+// store writes an entry to the host's pages.
 func (x *cachedHead) store(l kernels.PageLayout, entry int, key, value []float32, position int32) {
-	block, e, size := x.blocks[entry/l.PageEntries*l.Bytes():], entry%l.PageEntries, l.Type.Bytes(1)
-	half := l.PageEntries * l.HeadDim * size
-	for i := range l.HeadDim {
-		cpu.Narrow(block[(e/16*16*l.HeadDim+i*16+e%16)*size:][:size], key[i:i+1], l.Type)
-		cpu.Narrow(block[half+(e*l.HeadDim+i)*size:][:size], value[i:i+1], l.Type)
-	}
-	binary.LittleEndian.PutUint32(block[2*half+4*e:], uint32(position))
+	block, e := x.block(l, entry)
+	keysOf(l).store(block, e, key)
+	valuesOf(l).store(block, e, value)
+	binary.LittleEndian.PutUint32(block[l.PositionsAt()+4*e:], uint32(position))
 }
 
 // entry returns a key and a value of the host's pages.
 func (x *cachedHead) entry(l kernels.PageLayout, entry int) (key, value []float32) {
-	block, e, size := x.blocks[entry/l.PageEntries*l.Bytes():], entry%l.PageEntries, l.Type.Bytes(1)
-	half := l.PageEntries * l.HeadDim * size
-	key, value = make([]float32, l.HeadDim), make([]float32, l.HeadDim)
-	for i := range l.HeadDim {
-		cpu.Widen(key[i:i+1], block[(e/16*16*l.HeadDim+i*16+e%16)*size:][:size], l.Type)
-		cpu.Widen(value[i:i+1], block[half+(e*l.HeadDim+i)*size:][:size], l.Type)
-	}
-	return key, value
+	block, e := x.block(l, entry)
+	return keysOf(l).load(block, e), valuesOf(l).load(block, e)
 }
 
 // kv is the view of the host's pages.
 func (x *cachedHead) kv(l kernels.PageLayout) kernels.KV {
-	kv := kernels.KV{Type: l.Type, HeadDim: l.HeadDim, PageEntries: l.PageEntries, Base: x.base}
+	kv := kernels.KV{Type: l.Type, Values: l.Values, HeadDim: l.HeadDim, PageEntries: l.PageEntries, Base: x.base}
 	for block := range slices.Chunk(x.blocks, l.Bytes()) {
 		p := unsafe.Pointer(unsafe.SliceData(block))
 		kv.Pages = append(kv.Pages, kernels.Page{K: p, V: unsafe.Add(p, l.ValuesAt())})
@@ -125,11 +121,11 @@ const (
 	still            // not at all
 )
 
-func attentionCases() (list []attentionCase) {
-	add := func(t tensor.Type, dim, page, heads, kv, window int, rows []int, entries ...[]int) {
-		c := attentionCase{l: kernels.PageLayout{Type: t, HeadDim: dim, PageEntries: page}, heads: heads, kv: kv, window: window, rows: rows, entries: entries}
+func (s *suite) attentionCases() (list []attentionCase) {
+	add := func(t pageTypes, dim, page, heads, kv, window int, rows []int, entries ...[]int) {
+		c := attentionCase{l: t.layout(dim, page), heads: heads, kv: kv, window: window, rows: rows, entries: entries}
 		list = append(list, c)
-		if c.bf16 = t == tensor.BF16; c.bf16 {
+		if c.bf16 = t == (pageTypes{keys: tensor.BF16}); c.bf16 {
 			list = append(list, c)
 		}
 		switch {
@@ -144,7 +140,7 @@ func attentionCases() (list []attentionCase) {
 		}
 		list = append(list, c)
 	}
-	for _, t := range floatTypes {
+	for _, t := range s.pageTypes {
 		add(t, 64, 32, 6, 2, 0, []int{1}, []int{70, 3})
 		add(t, 32, 16, 10, 1, 0, []int{19, 1, 5}, []int{0}, []int{600}, []int{255})
 		add(t, 128, 64, 4, 4, 0, []int{3}, []int{250, 256, 0, 300})
@@ -157,8 +153,8 @@ func attentionCases() (list []attentionCase) {
 
 // attention appends rows to ragged caches and attends to them.
 func (s *suite) attention(t *testing.T) {
-	for _, c := range attentionCases() {
-		t.Run(fmt.Sprintf("%v,dim%d,heads%d/%d,window%d,rows%v,bf16=%v,cap%g,turning%d", c.l.Type, c.l.HeadDim, c.heads, c.kv, c.window, c.rows, c.bf16, c.cap, c.turning), func(t *testing.T) {
+	for _, c := range s.attentionCases() {
+		t.Run(fmt.Sprintf("%v,dim%d,heads%d/%d,window%d,rows%v,bf16=%v,cap%g,turning%d", typesOf(c.l), c.l.HeadDim, c.heads, c.kv, c.window, c.rows, c.bf16, c.cap, c.turning), func(t *testing.T) {
 			s.attend(t, c)
 		})
 	}
@@ -268,10 +264,14 @@ func (p *pass) reference() (q, out []float32, stats []kernels.Softmax) {
 func (p *pass) start(r *rig) (a kernels.Attention, q, k, v, turns kernels.Rows) {
 	r.t.Helper()
 	d := p.l.HeadDim
-	a, err := r.d.Attention(kernels.AttentionShape{
+	shape := kernels.AttentionShape{
 		Rows: p.n, Sequences: len(p.rows), Heads: p.heads, KVHeads: p.kv, HeadDim: d, Windows: []int{0, p.window},
 		Scale: kernels.AttentionScale(d), Cap: p.cap, Page: p.l, BF16: p.bf16,
-	})
+	}
+	if _, ok := p.l.IntValues(); ok && p.l.Type == tensor.BF16 { // a layer among those with keys of integers
+		shape.Page.Type, shape.WideKeys = p.l.Values, []bool{false, true}
+	}
+	a, err := r.d.Attention(shape)
 	ok(r.t, err)
 	r.t.Cleanup(a.Free)
 	a.SetSpans(p.spans, p.positions)
@@ -334,14 +334,17 @@ func (p *pass) samePages(s *suite, r *rig) {
 				gk, gv := got.entry(p.l, e)
 				what := fmt.Sprintf("entry %d of sequence %d, head %d: ", e, seq, h)
 				testnum.SameBits(r.t, what+"value", wv, gv)
-				limit := 0.0
-				if e >= x.entries {
+				limit, step := 0.0, 0.0
+				switch {
+				case e < x.entries || p.turning == still && p.l.Type == tensor.I8:
+				case p.l.Type == tensor.F32:
 					limit = 1e-6
-					if p.l.Type != tensor.F32 {
-						limit = bf16Bound
-					}
+				case p.l.Type == tensor.I8: // an integer may be rounded the other way
+					step = 1.01 * float64(largest(wk)) / 127
+				default:
+					limit = bf16Bound
 				}
-				s.compare(r.t, what+"key", wk, gk, func(i int) float64 { return limit * (math.Abs(float64(wk[i])) + limit) })
+				s.compare(r.t, what+"key", wk, gk, func(i int) float64 { return limit*(math.Abs(float64(wk[i]))+limit) + step })
 			}
 		}
 	}

@@ -60,9 +60,11 @@ func Run(t *testing.T, o Options) {
 	s := &suite{o: o, d: o.Open(t)}
 	before := s.d.Memory().Buffers
 	t.Run("WeightTypes", s.weightTypes)
+	t.Run("PageTypes", s.findPageTypes)
 	t.Run("Operations", s.operations)
 	t.Run("Copies", s.copies)
 	t.Run("Arguments", s.arguments)
+	t.Run("Integers", s.integers)
 	t.Run("Attention", s.attention)
 	t.Run("Reductions", s.reductions)
 	t.Run("Statistics", s.statistics)
@@ -85,6 +87,8 @@ type suite struct {
 
 	types  []tensor.Type // of weights that the device takes
 	floats int           // how many of them come first that are no blocks of integers
+
+	pageTypes []pageTypes // that the device takes
 }
 
 var cpu kernels.CPU // portable

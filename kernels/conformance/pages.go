@@ -31,9 +31,7 @@ func (s *suite) pages(t *testing.T) {
 	for i := range 40 {
 		m := &poolModel{
 			t: t, d: s.d, rng: rng, block: map[kernels.DevicePage][]byte{}, refs: map[kernels.DevicePage]int{},
-			l: kernels.PageLayout{
-				Type: floatTypes[i%3], HeadDim: []int{4, 8, 20, 64}[rng.IntN(4)], PageEntries: []int{16, 64}[rng.IntN(2)],
-			},
+			l: s.pageTypes[i%len(s.pageTypes)].layout([]int{4, 8, 20, 64}[rng.IntN(4)], []int{16, 64}[rng.IntN(2)]),
 		}
 		before := s.d.Memory().Buffers
 		var err error
@@ -174,13 +172,14 @@ func (m *poolModel) compact() {
 	}
 }
 
-// entry returns the bytes of an entry in a block: value, position, and the key's elements.
+// entry returns the bytes of an entry in a block: its position, elements and scales.
 func (m *poolModel) entry(block []byte, e int) [][]byte {
-	l, size := m.l, m.l.Type.Bytes(1)
-	half := l.PageEntries * l.HeadDim * size
-	parts := [][]byte{block[half+e*l.HeadDim*size:][:l.HeadDim*size], block[2*half+4*e:][:4]}
-	for d := range l.HeadDim {
-		parts = append(parts, block[(e/16*16*l.HeadDim+d*16+e%16)*size:][:size])
+	parts := [][]byte{block[m.l.PositionsAt()+4*e:][:4]}
+	for _, s := range []side{keysOf(m.l), valuesOf(m.l)} {
+		parts = append(parts, s.scale(block, e))
+		for i := range s.dim {
+			parts = append(parts, s.element(block, e, i))
+		}
 	}
 	return parts
 }

@@ -34,6 +34,7 @@ type attention struct {
 // attentionLayer holds the operands of a layer's attention. Heads are numbered
 // sequence·KVHeads + head.
 type attentionLayer struct {
+	shape   shape // with the layer's own pages
 	heads   *headTable
 	work    *workList
 	tables  []*pageTable
@@ -65,6 +66,9 @@ func (d *Device) Attention(s kernels.AttentionShape) (kernels.Attention, error) 
 func (d *Device) newAttention(s kernels.AttentionShape) (*attention, error) {
 	if min(s.Rows, s.Sequences, s.Heads, s.KVHeads, s.HeadDim) < 1 || s.Heads%s.KVHeads != 0 || s.Page.HeadDim != s.HeadDim {
 		return nil, fmt.Errorf("found %+v, expected positive sizes, whole groups of heads, and pages of the heads' dimension", s)
+	}
+	if s.WideKeys != nil && len(s.WideKeys) != len(s.Windows) {
+		return nil, fmt.Errorf("found wide keys of %d layers, expected %d", len(s.WideKeys), len(s.Windows))
 	}
 	l := layout(s.Page)
 	if err := l.Check(); err != nil {
@@ -102,11 +106,16 @@ func (a *attention) allocate() (err error) {
 	a.layers = make([]attentionLayer, len(s.Windows))
 	for i := range a.layers {
 		y := &a.layers[i]
+		y.shape = a.shape
+		y.shape.layout = layout(s.PageOf(i))
+		if err := y.shape.Check(); err != nil {
+			return err
+		}
 		y.tables, y.entries, y.ends = make([]*pageTable, pairs), make([]int, pairs), make([]int, pairs)
 		if y.heads, err = a.d.newHeadTable(pairs); err != nil {
 			return err
 		}
-		if y.work, err = a.d.newWorkList(a.shape, s.Windows[i], s.Sequences, s.Rows); err != nil {
+		if y.work, err = a.d.newWorkList(y.shape, s.Windows[i], s.Sequences, s.Rows); err != nil {
 			return err
 		}
 	}

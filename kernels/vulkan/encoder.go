@@ -451,7 +451,8 @@ func (e *encoder) RopeAppend(a kernels.Attention, layer int, q, k, v, turns kern
 		by = e.rows(op, turns, true)
 	}
 	if u := e.use(op, a, layer, rq.N); e.err == nil {
-		e.c.RopeAppend(u.a.shape, rq, rk, rv, by, u.a.rowInfo.All(), u.a.layers[layer].heads)
+		y := &u.a.layers[layer]
+		e.c.RopeAppend(y.shape, rq, rk, rv, by, u.a.rowInfo.All(), y.heads)
 	}
 }
 
@@ -470,7 +471,7 @@ func (e *encoder) Attend(a kernels.Attention, layer int, dst, q kernels.Rows, st
 		e.fail(op, errors.New("found few rows in one attention to a layer and many in another, expected one kind in a list"))
 		return
 	}
-	o := attentionOp{shape: u.a.shape, Q: x, Out: y, Heads: u.a.layers[layer].heads, Work: u.a.layers[layer].work, Split: u.split}
+	o := attentionOp{shape: u.a.layers[layer].shape, Q: x, Out: y, Heads: u.a.layers[layer].heads, Work: u.a.layers[layer].work, Split: u.split}
 	if stats {
 		o.Stats = u.a.stats.All()
 	}
@@ -529,7 +530,7 @@ func (e *encoder) ColumnSums(s kernels.ColumnSums, a kernels.Attention, layer, s
 	if e.err != nil {
 		return
 	}
-	of := sequence{shape: u.a.shape, Table: u.a.layers[layer].heads, Seq: seq, Longest: to.entries}
+	of := sequence{shape: u.a.layers[layer].shape, Table: u.a.layers[layer].heads, Seq: seq, Longest: to.entries}
 	e.c.ColumnSums(of, x, u.a.stats.All(), u.a.rowInfo.All(), first, n, to.mem.All(), to.entries)
 	e.work(2 * float64(n) * float64(x.Cols) * float64(to.entries))
 }

@@ -13,9 +13,10 @@ import (
 
 // layout describes the pages of a cache on the device. A page holds PageEntries
 // entries: keys [⌈HeadDim/8⌉][PageEntries][8], values [PageEntries][HeadDim rounded
-// up to a multiple of 8], positions [PageEntries] int32. Eight neighbouring
-// components of one key are adjacent, followed by the same eight of the next entry,
-// so that with a thread per entry whole lines are read.
+// up to a multiple of 8], float32 scales [PageEntries] of keys and of values where they are
+// I8, positions [PageEntries] int32. Eight neighbouring components of one key are adjacent,
+// followed by the same eight of the next entry, so that with a thread per entry whole lines
+// are read.
 //
 // Head dimensions are multiples of 4 up to 256, pages have 16 to 1024 entries, a
 // power of two. Components beyond HeadDim, up to a multiple of 8, are zeros.
@@ -23,8 +24,13 @@ type layout kernels.PageLayout
 
 // Check returns an error if the layout is invalid.
 func (l layout) Check() error {
-	if _, ok := typeCode(l.Type); !ok {
-		return fmt.Errorf("pages on the device: found type %v, expected F32, F16 or BF16", l.Type)
+	for _, t := range []tensor.Type{l.Type, l.values()} {
+		if _, ok := pageCode(t); !ok {
+			return fmt.Errorf("pages on the device: found type %v, expected F32, F16, BF16 or I8", t)
+		}
+	}
+	if v := l.values(); v != l.Type && v != tensor.I8 {
+		return fmt.Errorf("pages on the device: found keys of type %v with values of type %v, expected the same or I8", l.Type, v)
 	}
 	if l.HeadDim < 4 || l.HeadDim > 256 || l.HeadDim%4 != 0 {
 		return fmt.Errorf("pages on the device: found head dimension %d, expected a multiple of 4 from 4 to 256", l.HeadDim)
@@ -35,11 +41,35 @@ func (l layout) Check() error {
 	return nil
 }
 
-// half is the size of a page's keys in bytes, and of its values.
-func (l layout) half() int { return l.Type.Bytes(l.PageEntries * padded(l.HeadDim)) }
+// pageCode is typeCode for what pages hold, as in shaders/page.glsl.
+func pageCode(t tensor.Type) (uint32, bool) {
+	if t == tensor.I8 {
+		return 16, true
+	}
+	return typeCode(t)
+}
+
+func (l layout) values() tensor.Type { return kernels.PageLayout(l).ValueType() }
+
+// sideBytes is the size of a page's keys or values of a type, without scales.
+func (l layout) sideBytes(t tensor.Type) int { return t.Bytes(l.PageEntries * padded(l.HeadDim)) }
+
+// valuesAt and scalesAt are offsets in a page.
+func (l layout) valuesAt() int { return l.sideBytes(l.Type) }
+func (l layout) scalesAt() int { return l.valuesAt() + l.sideBytes(l.values()) }
+
+// scales is the number of sides that have scales.
+func (l layout) scales() (n int) {
+	for _, t := range []tensor.Type{l.Type, l.values()} {
+		if t == tensor.I8 {
+			n++
+		}
+	}
+	return n
+}
 
 // PageBytes is the size of a page on the device.
-func (l layout) PageBytes() int { return 2*l.half() + 4*l.PageEntries }
+func (l layout) PageBytes() int { return l.scalesAt() + 4*l.PageEntries*(l.scales()+1) }
 
 // hostBytes is the size of a page on the host.
 func (l layout) hostBytes() int { return kernels.PageLayout(l).Bytes() }
@@ -50,8 +80,9 @@ func (l layout) lanes() uint32 {
 }
 
 func (l layout) constants() []uint32 {
-	t, _ := typeCode(l.Type)
-	return []uint32{t, uint32(l.HeadDim), uint32(l.PageEntries)}
+	keys, _ := pageCode(l.Type)
+	values, _ := pageCode(l.values())
+	return []uint32{keys, uint32(l.HeadDim), uint32(l.PageEntries), values}
 }
 
 // FromHost converts a page from block, hostBytes in the order that kernels.PagePool
@@ -62,25 +93,81 @@ func (l layout) FromHost(dst, block []byte) { l.turn(block, dst, true) }
 func (l layout) ToHost(block, src []byte) { l.turn(block, src, false) }
 
 func (l layout) turn(hst, dev []byte, in bool) {
-	size := l.Type.Bytes(1)
-	row, pitch := l.HeadDim*size, padded(l.HeadDim)*size
-	keys := l.PageEntries * row
+	host, words := kernels.PageLayout(l), 4*l.PageEntries
+	l.turnKeys(hst, dev, in)
+	l.turnValues(hst[host.ValuesAt():], dev[l.valuesAt():l.scalesAt()], in)
+	var arrays []int // of words: where they begin on the host
+	if l.Type == tensor.I8 {
+		arrays = append(arrays, host.ValuesAt()-words)
+	}
+	if l.values() == tensor.I8 {
+		arrays = append(arrays, host.PositionsAt()-words)
+	}
+	for i, from := range append(arrays, host.PositionsAt()) {
+		at := l.scalesAt() + i*words
+		move(hst[from:from+words], dev[at:at+words], in)
+	}
+}
+
+func (l layout) turnKeys(hst, dev []byte, in bool) {
+	size, turn := l.Type.Bytes(1), turnTile
+	if l.Type == tensor.I8 {
+		turn = turnPairs
+	}
 	// A tile of 16 keys on the host is 16 rows of 8 in each of the device's chunks.
 	for e := 0; e < l.PageEntries; e += kernels.TileEntries {
 		for c := 0; c < l.HeadDim; c += 8 {
 			h, d := hst[(e*l.HeadDim+c*kernels.TileEntries)*size:], dev[(c*l.PageEntries+8*e)*size:]
-			turnTile(h, d, size, min(8, l.HeadDim-c), in)
+			turn(h, d, size, min(8, l.HeadDim-c), in)
 		}
 	}
-	hv, dv := hst[keys:2*keys], dev[l.half():2*l.half()]
-	if row == pitch {
-		move(hv, dv, in)
-	} else {
+}
+
+func (l layout) turnValues(hst, dev []byte, in bool) {
+	size := l.values().Bytes(1)
+	row, pitch := l.HeadDim*size, padded(l.HeadDim)*size
+	switch {
+	case l.values() == tensor.I8:
+		for e := 0; e < l.PageEntries; e += 2 {
+			turnPair(hst[e*row:(e+2)*row], dev[e*pitch:(e+1)*pitch], dev[(e+1)*pitch:(e+2)*pitch], in)
+		}
+	case row == pitch:
+		move(hst[:l.PageEntries*row], dev, in)
+	default:
 		for e := range l.PageEntries {
-			move(hv[e*row:(e+1)*row], dv[e*pitch:(e+1)*pitch], in)
+			move(hst[e*row:(e+1)*row], dev[e*pitch:(e+1)*pitch], in)
 		}
 	}
-	move(hst[2*keys:2*keys+4*l.PageEntries], dev[2*l.half():], in)
+}
+
+// turnPair copies the values of two entries, whose integers alternate on the host, to their
+// rows, where it zeros the rest, or copies back.
+func turnPair(hst, even, odd []byte, in bool) {
+	n := len(hst) / 2
+	if in {
+		clear(even[n:])
+		clear(odd[n:])
+	}
+	for i := range n {
+		if pair := hst[2*i : 2*i+2 : 2*i+2]; in {
+			even[i], odd[i] = pair[0], pair[1]
+		} else {
+			pair[0], pair[1] = even[i], odd[i]
+		}
+	}
+}
+
+// turnPairs is turnTile for integers, whose host has [4][16] pairs of components.
+func turnPairs(hst, dev []byte, _, n int, in bool) {
+	const tile = kernels.TileEntries
+	if in && n < 8 {
+		clear(dev[:8*tile])
+	}
+	for c := 0; c < n; c += 2 {
+		for e := range tile {
+			move(hst[(c/2*tile+e)*2:][:2], dev[8*e+c:][:2], in)
+		}
+	}
 }
 
 // move copies hst to the beginning of dev and zeros the rest, or copies back.
@@ -255,7 +342,7 @@ func (c *commands) shape(op string, s shape) {
 // [N][HeadDim] f32: HeadDim/2 cosines, then as many sines, for each row. rows is
 // [N] rowInfo. Rotations are within one rounding of those of package kernels; stored
 // elements, and the queries if attention is in bf16, are rounded once to nearest
-// even.
+// even, integers as kernels.IntRows defines it.
 func (c *commands) RopeAppend(s shape, q, k, v, turns rows2D, rows view, heads *headTable) {
 	const op = "rope and append"
 	if !c.ready(op) {
@@ -283,4 +370,13 @@ func (c *commands) RopeAppend(s shape, q, k, v, turns rows2D, rows view, heads *
 	p.u32(q.N, s.Heads, s.KVHeads, q.Stride, k.Stride, v.Stride, turns.Stride, turns.Cols)
 	threads := (s.Heads + 2*s.KVHeads) * s.HeadDim / 4
 	c.dispatch(op, "rope", append(s.constants(), s.narrow()), &p, (threads+255)/256, q.N, 1)
+	if n := s.scales(); n > 0 {
+		first := (2 - n) * s.KVHeads // keys of other types are stored already
+		var i push
+		for _, a := range []view{k.Mem, v.Mem, turns.Mem, rows, heads.mem.All()} {
+			i.addr(a)
+		}
+		i.u32(s.KVHeads, k.Stride, v.Stride, turns.Stride, first)
+		c.noBarrier(func() { c.dispatch(op, "append", s.constants(), &i, n*s.KVHeads, q.N, 1) })
+	}
 }

@@ -154,7 +154,7 @@ func TestLayoutRoundTrip(t *testing.T) {
 			size, pad := typ.Bytes(1), padded(dim)
 			for e := range 32 {
 				for d := range pad {
-					key, value := page[((d/8*32+e)*8+d%8)*size:][:size], page[l.half()+(e*pad+d)*size:][:size]
+					key, value := page[((d/8*32+e)*8+d%8)*size:][:size], page[l.valuesAt()+(e*pad+d)*size:][:size]
 					wantKey, wantValue := make([]byte, size), make([]byte, size)
 					if d < dim {
 						wantKey, wantValue = k[(e/16*16*dim+d*16+e%16)*size:][:size], v[(e*dim+d)*size:][:size]

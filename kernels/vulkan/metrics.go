@@ -135,7 +135,8 @@ func (c *commands) vectors(op string, s sequence, mode int, work, out view, ldo 
 
 // OutputNorms sets out, [Heads][ldo] f32, to the norm of every value after the
 // part of the output projection wo, [M, Heads·HeadDim], that reads the query
-// head: norm 1 is the sum of absolute values, 2 the length. Bound: relative error 1e-5.
+// head: norm 1 is the sum of absolute values, 2 the length. Bound: relative error 1e-5, or 1e-6
+// of the norm of the sums of absolute products.
 func (c *commands) OutputNorms(s sequence, wo weights, norm int, out view, ldo int) {
 	const op = "output norms"
 	if !c.ready(op) {
@@ -307,5 +308,5 @@ func (c *commands) Compact(l layout, moves view, n int) {
 	}
 	var p push
 	p.addr(moves)
-	c.dispatch(op, "compact", l.constants(), &p, padded(l.HeadDim)/4+1, n, 1)
+	c.dispatch(op, "compact", l.constants(), &p, padded(l.HeadDim)/4+l.scales()+1, n, 1)
 }

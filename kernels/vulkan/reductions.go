@@ -119,7 +119,7 @@ func (a *attention) sequence(layer, seq int) (sequence, []int, error) {
 			return sequence{}, nil, fmt.Errorf("found too few pages for the %d entries of head %d", n, h)
 		}
 	}
-	return sequence{shape: a.shape, Table: y.heads, Seq: seq, Longest: slices.Max(entries)}, entries, nil
+	return sequence{shape: y.shape, Table: y.heads, Seq: seq, Longest: slices.Max(entries)}, entries, nil
 }
 
 // read copies rows of results, ld elements apart, to the host: one for each of group query

@@ -1,6 +1,7 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "common.glsl"
+#include "page.glsl"
 
 // Attention of a tile of query rows over one KV head. A row is one query head of
 // one token. Logical slots are visited in blocks that end at multiples of 256:
@@ -16,17 +17,12 @@
 // acc) for combine.comp; otherwise it is a whole task and merges by itself: the same bits.
 
 layout(local_size_x = 256) in;
-layout(constant_id = 0) const uint T = 2;
-layout(constant_id = 1) const uint D = 128;
-layout(constant_id = 2) const uint PE = 64;
-layout(constant_id = 3) const uint R = 8;  // rows of a tile, at most 8
-layout(constant_id = 4) const uint SPLIT_YT = 0; // type of out; 1 more: the list may be split
-layout(constant_id = 5) const uint NL = 16;
-layout(constant_id = 6) const uint WB = 0; // 1: weights are in bf16
-layout(constant_id = 7) const uint AHEAD = 4; // chunks of a key that a thread asks memory for at once
-layout(constant_id = 8) const uint SUMS = 1; // rows whose lanes are summed at once: divides R, at most 256/D
-
-const uint DP = (D + 7) / 8 * 8;
+layout(constant_id = 4) const uint R = 8;  // rows of a tile, at most 8
+layout(constant_id = 5) const uint SPLIT_YT = 0; // type of out; 1 more: the list may be split
+layout(constant_id = 6) const uint NL = 16;
+layout(constant_id = 7) const uint WB = 0; // 1: weights are in bf16
+layout(constant_id = 8) const uint AHEAD = 4; // chunks of a key that a thread asks memory for at once
+layout(constant_id = 9) const uint SUMS = 1; // rows whose lanes are summed at once: divides R, at most 256/D
 
 #include "activation.glsl"
 #include "task.glsl"
@@ -65,7 +61,9 @@ vec4 weights(uint s, uint i) {
 
 // value returns eight elements of an entry's value.
 V8 value(uint entry, uint page0, uint chunk) {
-	return load8(InU4(page[entry / PE - page0]), valueChunk(entry % PE, chunk, PE, DP), T);
+	InU4 p = InU4(page[entry / PE - page0]);
+	uint e = entry % PE;
+	return loadValue(p, e, chunk, valueScale(p, e));
 }
 
 // ADD adds the value v of slot s of the block to every row's sums.
@@ -127,10 +125,11 @@ void main() {
 			uint ph = slot - hd.base;
 			InU4 keys = InU4(page[ph / PE - page0]);
 			uint e = ph % PE;
+			float factor = keyScale(keys, e);
 			[[dont_unroll]] for (uint c = 0; c < CH; c += AHEAD) {
 				V8 kk[AHEAD];
 				[[unroll]] for (uint i = 0; i < AHEAD; i++) {
-					if (c + i < CH) kk[i] = load8(keys, keyChunk(e, c + i, PE), T);
+					if (c + i < CH) kk[i] = loadKey(keys, e, c + i, factor);
 				}
 				[[unroll]] for (uint i = 0; i < AHEAD; i++) {
 					if (c + i >= CH) break;

@@ -1,6 +1,7 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "common.glsl"
+#include "page.glsl"
 #include "activation.glsl"
 
 // sums[q][t] += Σ_i p_i(t): the attention that slot t received from n tokens of
@@ -10,11 +11,6 @@
 // query heads of a KV head.
 
 layout(local_size_x = 256) in;
-layout(constant_id = 0) const uint T = 2;
-layout(constant_id = 1) const uint D = 128;
-layout(constant_id = 2) const uint PE = 64;
-
-const uint DP = (D + 7) / 8 * 8;
 
 layout(push_constant) uniform P {
 	uvec2 q, stats, sums, heads, rowsAt;
@@ -40,7 +36,11 @@ void main() {
 	[[unroll]] for (uint g = 0; g < 8; g++) sum[g] = any && g < gn ? S.v[(kvh * group + g0 + g) * lds + slot] : 0.0;
 	InU4 page;
 	uint e = slot % PE;
-	if (any) page = InU4(InU2(hd.pages).v[slot / PE]);
+	float factor = 1.0;
+	if (any) {
+		page = InU4(InU2(hd.pages).v[slot / PE]);
+		factor = keyScale(page, e);
+	}
 	for (uint i0 = 0; i0 < n; i0 += tile) {
 		uint rows = min(tile, n - i0) * gn;
 		barrier();
@@ -58,7 +58,7 @@ void main() {
 		precise float acc[8];
 		[[unroll]] for (uint r = 0; r < 8; r++) acc[r] = 0.0;
 		[[dont_unroll]] for (uint c = 0; c < DP / 8; c++) {
-			V8 kk = load8(page, keyChunk(e, c, PE), T);
+			V8 kk = loadKey(page, e, c, factor);
 			[[unroll]] for (uint r = 0; r < 8; r++) {
 				uint at = r * DP + c * 8;
 				V8 qq = V8(vec4(sq[at], sq[at + 1], sq[at + 2], sq[at + 3]), vec4(sq[at + 4], sq[at + 5], sq[at + 6], sq[at + 7]));

@@ -1,18 +1,14 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "common.glsl"
+#include "page.glsl"
 #include "quants.glsl"
 
 // out[q][t] = |v_t·W_O(q)|, the L1 or L2 norm of a value after the columns of the
 // output projection [M, H·D] that read query head q. A thread is a slot.
 
 layout(local_size_x = 256) in;
-layout(constant_id = 0) const uint T = 2;
-layout(constant_id = 1) const uint D = 128;
-layout(constant_id = 2) const uint PE = 64;
-layout(constant_id = 3) const uint WT = 2;
-
-const uint DP = (D + 7) / 8 * 8;
+layout(constant_id = 4) const uint WT = 2;
 
 layout(push_constant) uniform P {
 	uvec2 w, out_, heads;
@@ -41,12 +37,13 @@ void main() {
 	InU4 page = InU4(InU2(hd.pages).v[slot / PE]);
 	InU4 W = InU4(w);
 	uint e = slot % PE;
+	float factor = valueScale(page, e);
 	precise float s = 0.0;
 	for (uint o = 0; o < M; o += 8) {
 		precise float y[8];
 		[[unroll]] for (uint i = 0; i < 8; i++) y[i] = 0.0;
 		[[dont_unroll]] for (uint c = 0; c < DP / 8; c++) {
-			V8 v = load8(page, valueChunk(e, c, PE, DP), T);
+			V8 v = loadValue(page, e, c, factor);
 			[[unroll]] for (uint i = 0; i < 8; i++) y[i] = dot8(weights(W, min(o + i, M - 1), q, c), v, y[i]);
 		}
 		[[unroll]] for (uint i = 0; i < 8; i++) {

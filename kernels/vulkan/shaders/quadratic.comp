@@ -1,16 +1,12 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "common.glsl"
+#include "page.glsl"
 
 // out[q][t] = k·linear[q] + Σ_a k_a Σ_{b≥a} form[q][a][b]·k_b for the key k of entry t.
 // A thread is an entry.
 
 layout(local_size_x = 256) in;
-layout(constant_id = 0) const uint T = 2;
-layout(constant_id = 1) const uint D = 128;
-layout(constant_id = 2) const uint PE = 64;
-
-const uint DP = (D + 7) / 8 * 8;
 
 layout(push_constant) uniform P {
 	uvec2 linear, form, out_, heads;
@@ -23,16 +19,17 @@ void main() {
 	if (slot >= hd.start + held) return;
 	InU4 page = InU4(InU2(hd.pages).v[slot / PE]);
 	uint e = slot % PE;
+	float factor = keyScale(page, e);
 	precise float s = 0.0;
-	for (uint c = 0; c < DP / 8; c++) s = dot8(load8(InU4(linear), q * (DP / 8) + c, F32), load8(page, keyChunk(e, c, PE), T), s);
+	for (uint c = 0; c < DP / 8; c++) s = dot8(load8(InU4(linear), q * (DP / 8) + c, F32), loadKey(page, e, c, factor), s);
 	if (!isNull(form)) {
 		InU4 Fm = InU4(form);
 		[[dont_unroll]] for (uint c = 0; c < DP / 8; c++) {
 			precise float y[8];
 			[[unroll]] for (uint i = 0; i < 8; i++) y[i] = 0.0;
-			V8 ka = load8(page, keyChunk(e, c, PE), T);
+			V8 ka = loadKey(page, e, c, factor);
 			[[dont_unroll]] for (uint c2 = c; c2 < DP / 8; c2++) {
-				V8 kb = load8(page, keyChunk(e, c2, PE), T);
+				V8 kb = loadKey(page, e, c2, factor);
 				[[unroll]] for (uint i = 0; i < 8; i++) y[i] = dot8(load8(Fm, (q * DP + c * 8 + i) * (DP / 8) + c2, F32), kb, y[i]);
 			}
 			s = dot8(ka, V8(vec4(y[0], y[1], y[2], y[3]), vec4(y[4], y[5], y[6], y[7])), s);

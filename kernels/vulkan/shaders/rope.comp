@@ -1,30 +1,21 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "common.glsl"
+#include "page.glsl"
+#include "rotation.glsl"
 
 // Rotates queries in place and stores rotated keys, values and positions in the
-// pages. A thread takes four elements: of a query or key head i, i+1, i+D/2,
-// i+D/2+1 (half-split layout), of a value head four neighbours.
+// pages; what is stored as integers is left to append.comp. A thread takes four elements:
+// of a query or key head i, i+1, i+D/2, i+D/2+1 (half-split layout), of a value head four
+// neighbours.
 
 layout(local_size_x = 256) in;
-layout(constant_id = 0) const uint T = 2; // type of the cache
-layout(constant_id = 1) const uint D = 128;
-layout(constant_id = 2) const uint PE = 64;
-layout(constant_id = 3) const uint RQ = 0; // 1: queries are rounded to bf16
-
-const uint DP = (D + 7) / 8 * 8;
+layout(constant_id = 4) const uint RQ = 0; // 1: queries are rounded to bf16
 
 layout(push_constant) uniform P {
 	uvec2 q, k, v, cs, rowsAt, heads; // cs: [rows][cosines D/2, sines D/2, if turns > D a factor of q], null: none
 	uint n, H, KV, ldq, ldk, ldv, ldt, turns;
 };
-
-void turn(inout float a, inout float b, float c, float s) {
-	precise float x = a * c, y = b * s, u = b * c, w = a * s;
-	precise float r = x - y, t = u + w;
-	a = r;
-	b = t;
-}
 
 void store(uvec2 page, uint at, float x, float y) {
 	// at is even, in elements.
@@ -73,6 +64,7 @@ void main() {
 			X.v[at + D / 2 + i + 1] = b1;
 			return;
 		}
+		if (T == I8) return;
 		Row r = Rows(rowsAt).v[row];
 		if (r.seq == ~0u) return;
 		Head hd = Heads(heads).v[r.seq * KV + head - H];
@@ -83,6 +75,7 @@ void main() {
 		store(page, (j / 8 * PE + e) * 8 + j % 8, b0, b1);
 		return;
 	}
+	if (VT == I8) return;
 	uint h = head - H - KV;
 	Row r = Rows(rowsAt).v[row];
 	if (r.seq == ~0u) return;
@@ -93,5 +86,5 @@ void main() {
 	uint at = row * ldv + h * D + 4 * c, to = (PE + e) * DP + 4 * c;
 	store(page, to, Vv.v[at], Vv.v[at + 1]);
 	store(page, to + 2, Vv.v[at + 2], Vv.v[at + 3]);
-	if (c == 0) OutU(page).v[pageWords(PE, DP, T) + e] = uint(r.pos);
+	if (c == 0) OutU(page).v[positionAt(e)] = uint(r.pos);
 }

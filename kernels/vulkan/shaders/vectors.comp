@@ -1,6 +1,7 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "common.glsl"
+#include "page.glsl"
 
 // Reductions of single keys and values. MODE
 //
@@ -13,13 +14,8 @@
 // A workgroup is a block of slots of a KV head, in pass 1 a KV head.
 
 layout(local_size_x = 256) in;
-layout(constant_id = 0) const uint T = 2;
-layout(constant_id = 1) const uint D = 128;
-layout(constant_id = 2) const uint PE = 64;
-layout(constant_id = 3) const uint MODE = 0;
-layout(constant_id = 4) const uint NL = 16;
-
-const uint DP = (D + 7) / 8 * 8;
+layout(constant_id = 4) const uint MODE = 0;
+layout(constant_id = 5) const uint NL = 16;
 
 layout(push_constant) uniform P {
 	uvec2 out_, work, heads; // work: [KV][blocks+2][DP]: block sums, mean, norm
@@ -31,9 +27,12 @@ shared float inv[256];
 shared float vr[256 * 8];
 
 float squares(InU4 page, uint e, bool key) {
+	float factor = key ? keyScale(page, e) : valueScale(page, e);
 	precise float s = 0.0;
 	for (uint c = 0; c < CH; c++) {
-		V8 x = load8(page, key ? keyChunk(e, c, PE) : valueChunk(e, c, PE, DP), T);
+		V8 x;
+		if (key) x = loadKey(page, e, c, factor);
+		else x = loadValue(page, e, c, factor);
 		s = dot8(x, x, s);
 	}
 	return s;
@@ -74,7 +73,8 @@ void main() {
 		if (lane < NL) {
 			for (uint s = lane; s < 256 && b * 256 + s < n; s += NL) {
 				uint sl = b * 256 + s;
-				V8 k = load8(InU4(pages.v[sl / PE]), keyChunk(sl % PE, ch, PE), T);
+				InU4 p = InU4(pages.v[sl / PE]);
+				V8 k = loadKey(p, sl % PE, ch, keyScale(p, sl % PE));
 				vec4 w = vec4(inv[s]);
 				a = fma(w, k.a, a);
 				c = fma(w, k.b, c);
@@ -96,7 +96,8 @@ void main() {
 	if (MODE == 2) {
 		precise float dot = 0.0;
 		InU4 A = InU4(work);
-		for (uint c = 0; c < CH; c++) dot = dot8(load8(page, keyChunk(slot % PE, c, PE), T), load8(A, (base + blocks * DP) / 8 + c, F32), dot);
+		float factor = keyScale(page, slot % PE);
+		for (uint c = 0; c < CH; c++) dot = dot8(loadKey(page, slot % PE, c, factor), load8(A, (base + blocks * DP) / 8 + c, F32), dot);
 		float norm = max(sqrt(squares(page, slot % PE, true)), 1e-8);
 		OutF(out_).v[h * ldo + slot] = dot / (norm * InF(work).v[base + (blocks + 1) * DP]);
 	} else {
