@@ -54,6 +54,11 @@
 // Products widen eight at a time in registers, with the values that tensor.Type.Widen gives, and
 // take activations as they are.
 //
+// Entries of 8 bits have the integers and scales of the processor if keys and values have the same
+// bits (kernels.IntRows; quotients are rounded by integer arithmetic, whatever the device's division
+// does). Attention and reductions widen them in registers, as elements that are rounded once, and
+// take queries as they are.
+//
 // Products sum in blocks of 2048 columns, except those of bf16 buffers by bf16 weights.
 // If a device has matrix units for them (cooperative matrices of a subgroup, bf16 summed in f32), these are used for
 // every number of rows, from one up: K is divided into blocks of 512, a block is one

@@ -98,8 +98,7 @@ var shapes = []shape{
 	{name: "window-f32-norms", layers: 3, hidden: 48, ffn: 64, heads: 6, kv: 2, dim: 32, window: 40, qkNorm: true, weights: tensor.F32},
 }
 
-func (s shape) open(t testing.TB, opts ...model.Option) *model.Model {
-	t.Helper()
+func (s shape) config() *model.Config {
 	cfg := &model.Config{
 		Arch: "llama", Layers: s.layers, Hidden: s.hidden, Intermediate: s.ffn, Heads: s.heads, KVHeads: s.kv,
 		HeadDim: s.dim, Vocab: vocab, MaxPositions: 1 << 20, NormEps: 1e-5, Rope: arch.RopeConfig{Theta: 10000},
@@ -109,6 +108,12 @@ func (s shape) open(t testing.TB, opts ...model.Option) *model.Model {
 	for i := 1; i < s.layers; i += 2 {
 		cfg.Windows[i] = s.window
 	}
+	return cfg
+}
+
+func (s shape) open(t testing.TB, opts ...model.Option) *model.Model {
+	t.Helper()
+	cfg := s.config()
 	w, err := weights.Random(t.Context(), cfg, s.weights, 7)
 	require.NoError(t, err)
 	m, err := model.New(cfg, w, append(opts, model.WithThreads(2))...)

@@ -149,16 +149,23 @@ func TestNoCompressionMeansNoChange(t *testing.T) {
 // those by which device memory has grown, and eviction frees them.
 func TestCacheBytesAreDeviceMemory(t *testing.T) {
 	d := device(t)
+	for _, cache := range []tensor.Type{tensor.F32, tensor.I8} {
+		t.Run(cache.String(), func(t *testing.T) { cacheBytesAreDeviceMemory(t, d, cache) })
+	}
+}
+
+func cacheBytesAreDeviceMemory(t *testing.T, d kernels.Device, cacheType tensor.Type) {
 	ctx := context.Background()
 	shape := shape{layers: 2, hidden: 32, ffn: 32, heads: 4, kv: 4, dim: 64, weights: tensor.F32}
 	m := shape.open(t, model.WithOpenDevice(d))
 	tokens := randomTokens(1200, 3)
 	run := func(policy *lukv.Policy) (cache, grown int64) {
-		warm := session(t, m, model.SessionOptions{Compression: policy}) // allocates the memory of the passes
+		o := model.SessionOptions{Compression: policy, CacheType: cacheType}
+		warm := session(t, m, o) // allocates the memory of the passes
 		require.NoError(t, warm.Prefill(ctx, tokens[:600]))
 		require.NoError(t, warm.Close())
 		before := int64(d.Memory().Used)
-		s := session(t, m, model.SessionOptions{Compression: policy})
+		s := session(t, m, o)
 		require.NoError(t, s.Prefill(ctx, tokens))
 		st := s.Stats()
 		require.Equal(t, st.CacheBytes, st.DeviceBytes)
