@@ -65,33 +65,35 @@ func BenchmarkDevice(b *testing.B) {
 			measure(b, m*k*2, 16*float64(n)*k*m, func(c *commands) { c.MatMul(x, false, product{W: w, Dst: y}) })
 		})
 	}
-	b.Run("attention/decode/2000x8", func(b *testing.B) {
-		s := shape{layout{Type: tensor.BF16, HeadDim: 128, PageEntries: 64}, 32, 8, 0, 0, false}
-		const slots = 2000
-		pool, err := d.newPagePool(s.layout)
-		ok(b, err)
-		defer pool.Close()
-		heads, err := d.newHeadTable(8)
-		ok(b, err)
-		defer heads.Free()
-		ends := make([]int, 8)
-		for h := range 8 {
-			pages, err := pool.Alloc(nil, (slots+63)/64)
+	for _, typ := range []tensor.Type{tensor.BF16, tensor.I8} {
+		b.Run(fmt.Sprintf("attention/decode/%v/2000x8", typ), func(b *testing.B) {
+			s := shape{layout{Type: typ, HeadDim: 128, PageEntries: 64}, 32, 8, 0, 0, false}
+			const slots = 2000
+			pool, err := d.newPagePool(s.layout)
 			ok(b, err)
-			t, err := d.newHostBuffer(int64(8 * len(pages)))
+			defer pool.Close()
+			heads, err := d.newHeadTable(8)
 			ok(b, err)
-			b.Cleanup(t.Free)
-			putPages(t.Bytes(), pages)
-			heads.Set(h, t.All(), slots-1, 0)
-			ends[h] = slots
-		}
-		w, err := d.newWorkList(s, 0, 1, 1)
-		ok(b, err)
-		defer w.Free()
-		_, err = w.Fill([]rowSpan{{N: 1, End: ends}}, buffer(partialBytes(128, 64)))
-		ok(b, err)
-		q, y := newRows2D(buffer(32*128*4), tensor.F32, 1, 32*128), newRows2D(buffer(32*128*4), tensor.F32, 1, 32*128)
-		op := attentionOp{shape: s, Q: q, Out: y, Heads: heads, Work: w, Split: true}
-		measure(b, 8*slots*128*2*2, 0, func(c *commands) { c.Attention(op) })
-	})
+			defer heads.Free()
+			ends := make([]int, 8)
+			for h := range 8 {
+				pages, err := pool.Alloc(nil, (slots+63)/64)
+				ok(b, err)
+				t, err := d.newHostBuffer(int64(8 * len(pages)))
+				ok(b, err)
+				b.Cleanup(t.Free)
+				putPages(t.Bytes(), pages)
+				heads.Set(h, t.All(), slots-1, 0)
+				ends[h] = slots
+			}
+			w, err := d.newWorkList(s, 0, 1, 1)
+			ok(b, err)
+			defer w.Free()
+			_, err = w.Fill([]rowSpan{{N: 1, End: ends}}, buffer(partialBytes(128, 64)))
+			ok(b, err)
+			q, y := newRows2D(buffer(32*128*4), tensor.F32, 1, 32*128), newRows2D(buffer(32*128*4), tensor.F32, 1, 32*128)
+			op := attentionOp{shape: s, Q: q, Out: y, Heads: heads, Work: w, Split: true}
+			measure(b, int64(8*slots*s.PageBytes()/64), 0, func(c *commands) { c.Attention(op) })
+		})
+	}
 }

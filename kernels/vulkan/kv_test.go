@@ -171,7 +171,10 @@ func TestLayoutRoundTrip(t *testing.T) {
 			}
 		}
 	}
-	for _, l := range []layout{{Type: tensor.I32, HeadDim: 64, PageEntries: 64}, {Type: tensor.F32, HeadDim: 10, PageEntries: 64}, {Type: tensor.F32, HeadDim: 264, PageEntries: 64}, {Type: tensor.F32, HeadDim: 64, PageEntries: 48}, {Type: tensor.F32, HeadDim: 64, PageEntries: 8}} {
+	for _, l := range []layout{
+		{Type: tensor.I32, HeadDim: 64, PageEntries: 64}, {Type: tensor.I8, Values: tensor.BF16, HeadDim: 64, PageEntries: 64}, {Type: tensor.I8, Values: tensor.Q4_0, HeadDim: 64, PageEntries: 64},
+		{Type: tensor.F32, HeadDim: 10, PageEntries: 64}, {Type: tensor.F32, HeadDim: 264, PageEntries: 64}, {Type: tensor.F32, HeadDim: 64, PageEntries: 48}, {Type: tensor.F32, HeadDim: 64, PageEntries: 8},
+	} {
 		if l.Check() == nil {
 			t.Errorf("%+v was accepted", l)
 		}
