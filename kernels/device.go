@@ -355,8 +355,8 @@ type Encoder interface {
 
 	// Attend sets dst, which may be bf16, to the attention of rotated queries q over the
 	// layer's pages. Queries and weights need not be rounded where pages are of I8, as they are
-	// on the processor: a device may widen entries and compute as over other types. With stats, the softmax statistics are kept for Attention.ReadStats
-	// and ColumnSums.
+	// on the processor: a device may widen entries and compute as over other types. With
+	// stats, the softmax statistics are kept for Attention.ReadStats and ColumnSums.
 	Attend(a Attention, layer int, dst, q Rows, stats bool)
 
 	// Moments adds rows first … first+n-1 of q to the statistics. It does not matter how
@@ -410,8 +410,8 @@ type RowSpan struct{ Row, N int }
 // layer, and reduces over the entries there. It belongs to one goroutine at a time, and
 // may be changed only while no list that uses it is running.
 //
-// The reductions compute at once, over the widened entries that SetHead last named for the layer
-// and the sequence: call it again after a pass has appended its rows. They return new
+// The reductions compute at once, over the widened entries that SetHead last named for the
+// layer and the sequence: call it again after a pass has appended its rows. They return new
 // memory, a row per KV head or per query head with an element per entry, exact up to the
 // rounding of the device.
 type Attention interface {

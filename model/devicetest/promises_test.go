@@ -30,12 +30,16 @@ func TestOneOrderOfArithmetic(t *testing.T) {
 	d := device(t)
 	prompt, steps := randomTokens(promptLen, 1), randomTokens(4, 2)
 	for _, shape := range shapes {
-		for _, precision := range []model.Precision{model.PrecisionF32, model.PrecisionBF16} {
-			if precision == model.PrecisionBF16 && shape.weights != tensor.BF16 {
-				continue // the same as PrecisionF32 for these weights and caches
+		for _, c := range []struct {
+			precision model.Precision
+			cache     tensor.Type
+		}{{model.PrecisionF32, shape.weights}, {model.PrecisionBF16, shape.weights}, {model.PrecisionF32, tensor.I8}} {
+			if shape.weights != tensor.BF16 && c.precision == model.PrecisionBF16 || shape.name != shapes[0].name && c.cache == tensor.I8 {
+				continue // the same as PrecisionF32 for these weights and caches; as in the first shape
 			}
-			t.Run(fmt.Sprint(shape.name, "/", precision), func(t *testing.T) {
-				o := model.SessionOptions{CacheType: shape.weights}
+			precision := c.precision
+			t.Run(fmt.Sprint(shape.name, "/", precision, "/", c.cache), func(t *testing.T) {
+				o := model.SessionOptions{CacheType: c.cache}
 				host := shape.open(t, model.WithPrecision(precision))
 				ref := trace(t, session(t, host, o), prompt, steps)
 				m := shape.open(t, model.WithPrecision(precision), model.WithOpenDevice(d))
@@ -43,8 +47,8 @@ func TestOneOrderOfArithmetic(t *testing.T) {
 				want := trace(t, session(t, m, o), prompt, steps)
 				dev := testnum.Deviation(want, ref)
 				t.Logf("deviation from the processor: %.2g", dev)
-				// Keys, values and activations may be rounded differently to 16 bits.
-				bound := map[tensor.Type]float64{tensor.F32: 2e-5, tensor.F16: 1e-3, tensor.BF16: 2e-2}[o.CacheType]
+				// Keys, values and activations may be rounded differently to 16 or 8 bits.
+				bound := map[tensor.Type]float64{tensor.F32: 2e-5, tensor.F16: 1e-3, tensor.BF16: 2e-2, tensor.I8: integerBound}[o.CacheType]
 				require.Less(t, dev, bound)
 				for _, chunk := range []int{1, 7, 64} {
 					o.ChunkTokens = chunk

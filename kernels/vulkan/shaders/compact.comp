@@ -5,8 +5,9 @@
 
 // Moves the entries slots[0] < slots[1] < … of a head to entries from, from+1, …
 // A workgroup moves one column: 8 elements of every key, or of every value, or
-// the scales of one side, or the positions. It reads 256 entries before it writes them, in ascending order,
-// and slots[i] ≥ i, so source and destination may be the same pages.
+// the scales of one side, or the positions. It reads 256 entries before it writes
+// them, in ascending order, and slots[i] ≥ i, so source and destination may be the
+// same pages.
 
 layout(local_size_x = 256) in;
 
