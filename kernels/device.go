@@ -135,8 +135,10 @@ type Device interface {
 	// Matrix copies weights of F32, F16, BF16 or blocks of integers to the device, where blocks
 	// should take no more memory than in the file. Products widen weights exactly and take
 	// activations as they are: no device rounds them to 8 bits. A device that lacks a type of
-	// blocks refuses it by an error that names it, and rows that are no whole blocks.
-	Matrix(ctx context.Context, m Matrix) (DeviceMatrix, error)
+	// blocks refuses it by an error that names it, and rows that are no whole blocks. Several
+	// matrices of one shape and type become one, a stack: their rows, one matrix after the
+	// other, as the experts of a layer are kept.
+	Matrix(ctx context.Context, stack ...Matrix) (DeviceMatrix, error)
 
 	// Buffer allocates rows × cols elements on the device, all zero. The type is F32, or
 	// BF16 for activations that are rounded to nearest even when they are written.
@@ -333,13 +335,28 @@ type Encoder interface {
 	// AddScaled adds src, times scale, to dst.
 	AddScaled(dst, src Rows, scale float32)
 
-	// Gather sets row i of dst to row index[i] of src, ScatterAdd adds row i of src, times
-	// weights[i], to row index[i] of dst, in ascending order of i: rows on their way to the
-	// experts of a layer and back. index and weights have one column and may be shared;
-	// index holds whole numbers. A row that does not exist gives zeros, or is left out.
-	// Products and sums are rounded separately.
-	Gather(dst, src, index Rows)
-	ScatterAdd(dst, src, index, weights Rows)
+	// Route sets row i of experts to the indices of the experts that the function [Route]
+	// chooses by row i of logits, as many as experts has columns, in ascending order, and row
+	// i of weights to their weights.
+	Route(experts, weights, logits Rows, normalise bool)
+
+	// ExpertGateUp sets row i·K+k of dst, which may be bf16, to SwiGLU(x·gate, x·up), where x
+	// is row i of src, which may be bf16, and gate and up are the matrices experts[i][k] of
+	// two stacks. experts has K columns of whole numbers below the height of the stacks.
+	ExpertGateUp(dst, src, experts Rows, gate, up DeviceMatrix)
+
+	// ExpertMatMul sets row i·K+k of dst to the product of row i·K+k of src, which may be
+	// bf16, with matrix experts[i][k] of a stack.
+	ExpertMatMul(dst, src, experts Rows, w DeviceMatrix)
+
+	// ExpertSum sets row i of dst to the sum of rows i·K … i·K+K-1 of src, each times its
+	// element of row i of weights, which has K columns: zero, to which they are added in
+	// ascending order. Products and sums are rounded separately.
+	ExpertSum(dst, src, weights Rows)
+
+	// AddGated adds row i of src, times 1/(1 + e^(-gates[i])), to row i of dst. gates has one
+	// column. Products and sums are rounded separately.
+	AddGated(dst, src, gates Rows)
 
 	// ArgMax sets each row of dst, one column, to the index of the largest element of the
 	// row of src, the first among equals. NaN is never the largest.

@@ -14,7 +14,6 @@ import (
 // TestDeviceFamilies runs the golden models of further families on a device with the host's
 // arithmetic: whole and with its first layer only, in chunks and token by token, compressed
 // and not, they have the host's bits, which TestGoldenFamilies compares with the references.
-// Those with experts are refused.
 func TestDeviceFamilies(t *testing.T) {
 	ran := 0
 	for _, c := range goldenFamilies(t) {
@@ -29,11 +28,6 @@ func TestDeviceFamilies(t *testing.T) {
 				}
 				host, d := open(), newFakeDevice()
 				t.Cleanup(func() { d.WantEmpty(t) })
-				if host.plan[len(host.plan)-1].FFN.Experts > 0 {
-					_, err := Open(t.Context(), path, WithOpenDevice(d))
-					require.ErrorIs(t, err, ErrUnsupported)
-					return
-				}
 				prompt, steps := randomTokens(90, host.cfg.Vocab, 3), randomTokens(4, host.cfg.Vocab, 4)
 				want := traceOf(t, newTestSession(t, host, SessionOptions{}), prompt, steps)
 				whole, first := open(WithOpenDevice(d)), open(WithOpenDevice(d), WithDeviceLayers(1))

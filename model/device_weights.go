@@ -87,7 +87,7 @@ func (m *Model) openDevice(ctx context.Context, w *weights.Weights, o *options) 
 		return nil
 	}
 	for at := range n {
-		if err := m.onDevices(&m.plan[at]); err != nil {
+		if err := m.onDevices(&m.plan[at], &w.Layers[at]); err != nil {
 			return fmt.Errorf("layer %d: %w", at, err)
 		}
 	}
@@ -114,11 +114,11 @@ func (m *Model) openDevice(ctx context.Context, w *weights.Weights, o *options) 
 // upload copies the first n layers to a device, and the head if those are all.
 func (m *Model) upload(ctx context.Context, a *deviceWeights, w *weights.Weights, n int) error {
 	var failed error
-	mat := func(t tensor.Tensor) kernels.DeviceMatrix {
+	stack := func(list ...kernels.Matrix) kernels.DeviceMatrix {
 		if failed != nil {
 			return nil
 		}
-		x, err := a.dev.Matrix(ctx, matrix(t))
+		x, err := a.dev.Matrix(ctx, list...)
 		if err != nil {
 			failed = err
 			return nil
@@ -126,6 +126,7 @@ func (m *Model) upload(ctx context.Context, a *deviceWeights, w *weights.Weights
 		a.held = append(a.held, x)
 		return x
 	}
+	mat := func(t tensor.Tensor) kernels.DeviceMatrix { return stack(matrix(t)) }
 	vec := func(t tensor.Tensor) kernels.Buffer {
 		if failed != nil || t.Data == nil {
 			return nil
@@ -154,7 +155,7 @@ func (m *Model) upload(ctx context.Context, a *deviceWeights, w *weights.Weights
 		plan := m.plan[at]
 		rows := weights.RowOrder(plan.Order)
 		plan.Order = nil // it is that of the rows
-		a.layers = append(a.layers, newDecoder(&plan, w.Ordered(at, rows), mat, vec, norm))
+		a.layers = append(a.layers, newDecoder(&plan, w.Ordered(at, rows), mat, stackedExperts(stack), vec, norm))
 		if failed != nil {
 			return fmt.Errorf("copy layer %d to %s: %w", at, a.dev.Info().Name, failed)
 		}
@@ -197,6 +198,7 @@ func (m *Model) fits(dev kernels.Device, w *weights.Weights, n int) error {
 // deviceBytes returns the size of a layer on a device, where vectors are f32.
 func deviceBytes(l *weights.Layer) int64 {
 	n := 0
+	l.EachExpert(func(_ arch.Role, _ int, t *tensor.Tensor) { n += len(t.Data) })
 	l.Each(func(_ arch.Role, t *tensor.Tensor) {
 		if len(t.Shape) == 2 {
 			n += len(t.Data)
@@ -216,7 +218,7 @@ func (m *Model) passBytes() int64 {
 			row += a.columns(c)
 		}
 	}
-	return 4 * (int64(defaultChunk)*int64(row) + 2*deviceLogits*int64(c.Vocab))
+	return 4 * (int64(defaultChunk)*int64(row) + 2*deviceLogits*int64(c.Vocab) + int64(min(defaultChunk, mixtureRows)*m.mixtureColumns()))
 }
 
 // uses reports whether passes on a device need an activation.
@@ -224,9 +226,11 @@ func (m *Model) uses(a act) bool {
 	return slices.ContainsFunc(m.plan, func(p arch.LayerPlan) bool {
 		switch a {
 		case actBranch:
-			return !p.AddsDirectly()
+			return !p.AddsDirectly() || p.FFN.Experts > 0
+		case actMLP:
+			return p.FFN.Experts == 0
 		case actGate, actUp:
-			return p.FFN.Activation == arch.GELUTanh
+			return p.FFN.Experts == 0 && p.FFN.Activation == arch.GELUTanh
 		}
 		return true
 	})
@@ -257,11 +261,13 @@ func (m *Model) attentionShape(s runShape) kernels.AttentionShape {
 
 // onDevices returns an error that wraps ErrUnsupported if accelerators lack an operation of
 // the plan.
-func (m *Model) onDevices(p *arch.LayerPlan) error {
+func (m *Model) onDevices(p *arch.LayerPlan, l *weights.Layer) error {
 	what := ""
 	switch {
-	case p.FFN.Experts > 0:
-		what = "mixtures of experts"
+	case p.FFN.Experts > 0 && p.FFN.Activation != arch.SiLU:
+		what = "experts with another activation than SiLU"
+	case mixedExperts(l):
+		what = "experts with weights of different types in a layer"
 	case p.ScoreScale != m.plan[0].ScoreScale || p.ScoreCap != m.plan[0].ScoreCap:
 		what = "attention scores that are scaled or capped by layer"
 	case p.Order != nil && p.QKNorm == arch.HeadNorm:

@@ -28,7 +28,7 @@ type decoder[M, V any] struct {
 	gateBias, upBias V // [Intermediate]
 
 	router    M           // [experts, Hidden]
-	experts   []expert[M] // the shared one, if there is one, comes last
+	experts   []expert[M] // one by one or, on a device, in one stack; the shared one, if there is one, comes last
 	sharedMix M           // [1, Hidden], the weight of the shared one
 }
 
@@ -47,7 +47,7 @@ type linear[M, V any] struct {
 
 // newDecoder makes a layer from stored weights. vector and norm, which makes the weights of
 // a norm, are called for absent tensors, too.
-func newDecoder[M, V any](p *arch.LayerPlan, l *weights.Layer, matrix func(tensor.Tensor) M, vector, norm func(tensor.Tensor) V) decoder[M, V] {
+func newDecoder[M, V any](p *arch.LayerPlan, l *weights.Layer, matrix func(tensor.Tensor) M, experts func([]weights.Expert) []expert[M], vector, norm func(tensor.Tensor) V) decoder[M, V] {
 	add := actX
 	if !p.AddsDirectly() {
 		add = actBranch
@@ -70,10 +70,7 @@ func newDecoder[M, V any](p *arch.LayerPlan, l *weights.Layer, matrix func(tenso
 		d.gate, d.up, d.gateBias, d.upBias = matrix(l.Gate), matrix(l.Up), vector(l.GateBias), vector(l.UpBias)
 		return d
 	}
-	d.router = matrix(l.Router)
-	for _, x := range l.Experts {
-		d.experts = append(d.experts, expert[M]{matrix(x.Gate), matrix(x.Up), matrix(x.Down)})
-	}
+	d.router, d.experts = matrix(l.Router), experts(l.Experts)
 	if p.FFN.Shared > 0 {
 		d.sharedMix = matrix(l.SharedMix)
 		d.experts = append(d.experts, expert[M]{matrix(l.Shared.Gate), matrix(l.Shared.Up), matrix(l.Shared.Down)})

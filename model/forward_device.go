@@ -131,8 +131,7 @@ func (d *deviceRun) setInput() {
 func (d *deviceRun) project(first, n int) {
 	last, logits := kernels.Rows{Buffer: d.last, N: n}, kernels.Rows{Buffer: d.acts[actLogits], N: n}
 	d.e.Norm(last, d.act(actX).Part(first, n), d.acc.norm, d.m.cfg.NormEps)
-	d.products = append(d.products[:0], kernels.Product{Linear: kernels.Linear{W: d.acc.head}, Dst: logits})
-	d.e.MatMul(last, false, d.products)
+	d.product(logits, last, d.acc.head)
 	d.e.Copy(kernels.Rows{Buffer: d.out, N: n}, logits)
 }
 
@@ -355,12 +354,9 @@ func (d *deviceRun) addBranch(w kernels.Buffer, scale float32) {
 	d.e.AddScaled(d.act(actX), d.act(actBranch), scale)
 }
 
-// Layers with experts do not come to a device, see Model.onDevices, and the rows of queries
-// and keys are in order there.
-func (d *deviceRun) reorder([]int32)        { panic(notOnDevices) }
-func (d *deviceRun) mixture(*deviceDecoder) { panic(notOnDevices) }
-
-const notOnDevices = "model: an operation that devices lack"
+// reorder is not called: the rows of queries and keys are in order on a device, see
+// Model.onDevices.
+func (d *deviceRun) reorder([]int32) { panic("model: an operation that devices lack") }
 
 func (d *deviceRun) anyWatcher() bool {
 	return slices.ContainsFunc(d.spans, func(g span) bool { return g.watch != nil })

@@ -3,6 +3,7 @@ package model
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/tensor"
@@ -18,6 +19,7 @@ type deviceRun struct {
 	a    kernels.Attention
 	acts [actEnd]kernels.Buffer // nil where the model does not use one
 	last kernels.Buffer         // [logitRows][Hidden] normalised rows, for logits
+	mix  deviceMixture
 
 	in        kernels.SharedBuffer // [rows][Hidden] embeddings
 	turns     kernels.SharedBuffer // [rotations][cap][turnColumns] what rotates rows
@@ -106,6 +108,7 @@ func (d *deviceRun) allocate(s runShape) (err error) {
 		d.acts[a] = buffer(t, rows, a.columns(c))
 	}
 	d.last = buffer(operand, d.logitRows, c.Hidden)
+	d.mix = d.m.newDeviceMixture(s.rows, buffer)
 	d.in = shared(kernels.HostWrites, s.rows, c.Hidden)
 	d.turns = shared(kernels.HostWrites, len(d.m.ropes)*s.rows, d.m.turnColumns())
 	d.out = shared(kernels.HostReads, d.logitRows, c.Vocab)
@@ -114,7 +117,7 @@ func (d *deviceRun) allocate(s runShape) (err error) {
 
 func (d *deviceRun) close() {
 	d.forget()
-	for _, b := range append(d.acts[:], d.last, d.in, d.turns, d.out) {
+	for _, b := range slices.Concat(d.acts[:], d.mix.all(), []kernels.Buffer{d.last, d.in, d.turns, d.out}) {
 		if b != nil {
 			b.Free()
 		}

@@ -2,6 +2,7 @@ package model
 
 import (
 	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/model/weights"
 )
 
 // mixtureRows bounds the rows of a mixture of experts that are computed together: enough
@@ -32,6 +33,14 @@ type mixture struct {
 	words int // of both operands
 
 	l *hostDecoder // the current one
+}
+
+// hostExperts returns the experts of a layer one by one.
+func hostExperts(list []weights.Expert) (out []expert[kernels.Matrix]) {
+	for _, x := range list {
+		out = append(out, expert[kernels.Matrix]{matrix(x.Gate), matrix(x.Up), matrix(x.Down)})
+	}
+	return out
 }
 
 // bytes returns the size of the scratch, which may be nil.

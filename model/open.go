@@ -221,7 +221,7 @@ func (m *Model) makeLayers(w *weights.Weights) {
 		if p.Rope != arch.NoRope && p.Order == nil {
 			p.Order = m.ropes[p.Rope].Order()
 		}
-		m.layers[i] = newDecoder(p, l, matrix, vector, m.normWeights)
+		m.layers[i] = newDecoder(p, l, matrix, hostExperts, vector, m.normWeights)
 		m.layers[i].rows = w.Rows
 		for _, t := range []tensor.Tensor{l.Q, l.K, l.V, l.O} {
 			narrow(t)

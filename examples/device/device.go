@@ -77,15 +77,22 @@ type matrix struct {
 	kernels.Matrix
 }
 
-func (d *Device) Matrix(ctx context.Context, m kernels.Matrix) (kernels.DeviceMatrix, error) {
+func (d *Device) Matrix(ctx context.Context, stack ...kernels.Matrix) (kernels.DeviceMatrix, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	if !m.Type.Weights() || m.Cols%m.Type.Block() != 0 {
-		return nil, fmt.Errorf("copy weights: found %d columns of type %v", m.Cols, m.Type)
+	if len(stack) == 0 {
+		return nil, errors.New("copy weights: there are none")
 	}
-	m.Data = slices.Clone(m.Data)
-	return &matrix{d.thing(), m}, nil
+	all := stack[0]
+	all.Rows, all.Data = 0, nil
+	for _, m := range stack {
+		if !m.Type.Weights() || m.Cols%m.Type.Block() != 0 || m.Type != all.Type || m.Cols != all.Cols || m.Rows != stack[0].Rows {
+			return nil, fmt.Errorf("copy weights: found %d×%d of type %v after %d×%d of type %v", m.Rows, m.Cols, m.Type, stack[0].Rows, all.Cols, all.Type)
+		}
+		all.Rows, all.Data = all.Rows+m.Rows, append(all.Data, m.Data...)
+	}
+	return &matrix{d.thing(), all}, nil
 }
 
 // buffer holds rows without gaps; those of bf16 hold rounded numbers.
@@ -302,6 +309,17 @@ func (e *encoder) HeadNorm(x kernels.Rows, weight kernels.Buffer, eps float64) {
 	})
 }
 
+// multiply sets y, [n][rows of w], to the product of x and w.
+func (x *rows) multiply(cpu kernels.CPU, y []float32, w *kernels.Matrix) {
+	if x.t == tensor.BF16 && w.Type == tensor.BF16 {
+		narrow := make([]uint16, len(x.v))
+		cpu.RoundBF16(narrow, x.v)
+		cpu.MatMulBF16(y, w.Rows, narrow, x.cols, x.n, w, 0, w.Rows)
+	} else {
+		cpu.MatMul(y, w.Rows, x.v, x.cols, x.n, w, 0, w.Rows)
+	}
+}
+
 // linear returns a function that computes a product of x.
 func (e *encoder) linear(name string, x rows, l kernels.Linear) (w *kernels.Matrix, multiply func() []float32) {
 	w = e.matrix(name, l.W, x.cols)
@@ -311,13 +329,7 @@ func (e *encoder) linear(name string, x rows, l kernels.Linear) (w *kernels.Matr
 	}
 	return w, func() []float32 {
 		y := make([]float32, x.n*w.Rows)
-		if x.t == tensor.BF16 && w.Type == tensor.BF16 {
-			narrow := make([]uint16, len(x.v))
-			e.d.cpu.RoundBF16(narrow, x.v)
-			e.d.cpu.MatMulBF16(y, w.Rows, narrow, x.cols, x.n, w, 0, w.Rows)
-		} else {
-			e.d.cpu.MatMul(y, w.Rows, x.v, x.cols, x.n, w, 0, w.Rows)
-		}
+		x.multiply(e.d.cpu, y, w)
 		for i := 0; bias != nil && i < x.n; i++ {
 			e.d.cpu.Add(y[i*w.Rows:(i+1)*w.Rows], bias)
 		}
@@ -367,34 +379,6 @@ func (e *encoder) AddScaled(dst, src kernels.Rows, scale float32) {
 	from := e.rows("add", src, -1, -1)
 	to := e.rows("add", dst, from.n, from.cols)
 	e.op("add", func() { e.d.cpu.AddScaled(to.v, from.v, scale) })
-}
-
-func (e *encoder) Gather(dst, src, index kernels.Rows) {
-	to := e.rows("gather", dst, -1, -1)
-	from, at := e.rows("gather", src, -1, to.cols), e.rows("gather", index, to.n, 1)
-	e.op("gather", func() {
-		for i, r := range at.v {
-			x := to.row(i)
-			if clear(x); r >= 0 && r < float32(from.n) {
-				copy(x, from.row(int(r)))
-			}
-		}
-	})
-}
-
-func (e *encoder) ScatterAdd(dst, src, index, weights kernels.Rows) {
-	from := e.rows("scatter", src, -1, -1)
-	to, at, w := e.rows("scatter", dst, -1, from.cols), e.rows("scatter", index, from.n, 1), e.rows("scatter", weights, from.n, 1)
-	e.op("scatter", func() {
-		for i, r := range at.v {
-			if r >= 0 && r < float32(to.n) {
-				y := to.row(int(r))
-				for j, x := range from.row(i) {
-					y[j] += float32(x * w.v[i])
-				}
-			}
-		}
-	})
 }
 
 func (e *encoder) ArgMax(dst, src kernels.Rows) {

@@ -3,6 +3,7 @@
 // write a driver for new hardware, and replace one part after the other:
 //
 //   - device.go: memory, and the operations that an encoder records, each a loop over rows;
+//   - experts.go: operations of mixtures of experts;
 //   - pages.go: pages of caches, with counts of their holders;
 //   - attention.go: attention over pages, and the reductions that metrics are made of.
 //

@@ -126,11 +126,11 @@ func (d *Device) Memory() kernels.DeviceMemory {
 	return m
 }
 
-func (d *Device) Matrix(ctx context.Context, m kernels.Matrix) (kernels.DeviceMatrix, error) {
+func (d *Device) Matrix(ctx context.Context, stack ...kernels.Matrix) (kernels.DeviceMatrix, error) {
 	if err := d.hit(nil); err != nil {
 		return nil, err
 	}
-	return d.Device.Matrix(ctx, m)
+	return d.Device.Matrix(ctx, stack...)
 }
 
 func (d *Device) Buffer(t tensor.Type, rows, cols int) (kernels.Buffer, error) {

@@ -35,39 +35,46 @@ func (s *suite) arguments(t *testing.T) {
 		return []kernels.Product{{Linear: l, Dst: dst}}
 	}
 	for name, record := range map[string]func(e kernels.Encoder){
-		"copy of other columns":      func(e kernels.Encoder) { e.Copy(x, y) },
-		"copy of fewer rows":         func(e kernels.Encoder) { e.Copy(x, x.Part(0, 1)) },
-		"copy to another type":       func(e kernels.Encoder) { e.Copy(x, narrowed) },
-		"gates of other columns":     func(e kernels.Encoder) { e.GeGLU(x, x, y) },
-		"turns of other columns":     func(e kernels.Encoder) { e.RopeAppend(a, 1, q, k, v, one) },
-		"freed":                      func(e kernels.Encoder) { e.Copy(x, kernels.Rows{Buffer: freed, N: 2}) },
-		"no buffer":                  func(e kernels.Encoder) { e.Copy(x, kernels.Rows{N: 2}) },
-		"rows beyond a buffer":       func(e kernels.Encoder) { e.Copy(x.Part(0, 50), x.Part(0, 50)) },
-		"negative row":               func(e kernels.Encoder) { e.Copy(x, x.Part(-5, 2)) },
-		"norm of other columns":      func(e kernels.Encoder) { e.Norm(y, x, sixteen, 1e-5) },
-		"weight of other columns":    func(e kernels.Encoder) { e.Norm(x, x, eight, 1e-5) },
-		"part of a head":             func(e kernels.Encoder) { e.HeadNorm(y, sixteen, 1e-5) },
-		"source of other columns":    func(e kernels.Encoder) { e.MatMul(y, false, product(w.Linear, y)) },
-		"product to other columns":   func(e kernels.Encoder) { e.MatMul(x, false, product(w.Linear, x)) },
-		"product to fewer rows":      func(e kernels.Encoder) { e.MatMul(x, false, product(w.Linear, y.Part(0, 1))) },
-		"no weights":                 func(e kernels.Encoder) { e.MatMul(x, false, product(kernels.Linear{}, y)) },
-		"bias of other columns":      func(e kernels.Encoder) { e.MatMul(x, false, product(kernels.Linear{W: w.W, Bias: sixteen}, y)) },
-		"gates to other columns":     func(e kernels.Encoder) { e.GateUp(x, x, w.Linear, w.Linear) },
-		"gates and fewer ups":        func(e kernels.Encoder) { e.GateUp(y, x, w.Linear, other.Linear) },
-		"sum of other columns":       func(e kernels.Encoder) { e.AddScaled(x, y, 1) },
-		"embedding of other columns": func(e kernels.Encoder) { e.Embed(y, w.W, one) },
-		"embeddings of fewer ids":    func(e kernels.Encoder) { e.Embed(x, w.W, one.Part(0, 1)) },
-		"gather of other columns":    func(e kernels.Encoder) { e.Gather(x, y, one) },
-		"scatter of fewer weights":   func(e kernels.Encoder) { e.ScatterAdd(x, x, one, one.Part(0, 1)) },
-		"maximum to many columns":    func(e kernels.Encoder) { e.ArgMax(y, x) },
-		"layer":                      func(e kernels.Encoder) { e.RopeAppend(a, 2, q, k, v, turns) },
-		"no layer":                   func(e kernels.Encoder) { e.Attend(a, -1, wide, q, false) },
-		"no attention":               func(e kernels.Encoder) { e.Attend(nil, 0, wide, q, false) },
-		"fewer keys":                 func(e kernels.Encoder) { e.RopeAppend(a, 1, q, k.Part(0, 1), v, turns) },
-		"queries of other heads":     func(e kernels.Encoder) { e.Attend(a, 1, x, x, false) },
-		"moments beyond rows":        func(e kernels.Encoder) { e.Moments(moments, q, 1, 2) },
-		"sums with a window":         func(e kernels.Encoder) { e.ColumnSums(sums, a, 1, 0, q, 0, 1) },
-		"sums of no sequence":        func(e kernels.Encoder) { e.ColumnSums(sums, a, 0, 1, q, 0, 1) },
+		"copy of other columns":       func(e kernels.Encoder) { e.Copy(x, y) },
+		"copy of fewer rows":          func(e kernels.Encoder) { e.Copy(x, x.Part(0, 1)) },
+		"copy to another type":        func(e kernels.Encoder) { e.Copy(x, narrowed) },
+		"gates of other columns":      func(e kernels.Encoder) { e.GeGLU(x, x, y) },
+		"turns of other columns":      func(e kernels.Encoder) { e.RopeAppend(a, 1, q, k, v, one) },
+		"freed":                       func(e kernels.Encoder) { e.Copy(x, kernels.Rows{Buffer: freed, N: 2}) },
+		"no buffer":                   func(e kernels.Encoder) { e.Copy(x, kernels.Rows{N: 2}) },
+		"rows beyond a buffer":        func(e kernels.Encoder) { e.Copy(x.Part(0, 50), x.Part(0, 50)) },
+		"negative row":                func(e kernels.Encoder) { e.Copy(x, x.Part(-5, 2)) },
+		"norm of other columns":       func(e kernels.Encoder) { e.Norm(y, x, sixteen, 1e-5) },
+		"weight of other columns":     func(e kernels.Encoder) { e.Norm(x, x, eight, 1e-5) },
+		"part of a head":              func(e kernels.Encoder) { e.HeadNorm(y, sixteen, 1e-5) },
+		"source of other columns":     func(e kernels.Encoder) { e.MatMul(y, false, product(w.Linear, y)) },
+		"product to other columns":    func(e kernels.Encoder) { e.MatMul(x, false, product(w.Linear, x)) },
+		"product to fewer rows":       func(e kernels.Encoder) { e.MatMul(x, false, product(w.Linear, y.Part(0, 1))) },
+		"no weights":                  func(e kernels.Encoder) { e.MatMul(x, false, product(kernels.Linear{}, y)) },
+		"bias of other columns":       func(e kernels.Encoder) { e.MatMul(x, false, product(kernels.Linear{W: w.W, Bias: sixteen}, y)) },
+		"gates to other columns":      func(e kernels.Encoder) { e.GateUp(x, x, w.Linear, w.Linear) },
+		"gates and fewer ups":         func(e kernels.Encoder) { e.GateUp(y, x, w.Linear, other.Linear) },
+		"sum of other columns":        func(e kernels.Encoder) { e.AddScaled(x, y, 1) },
+		"embedding of other columns":  func(e kernels.Encoder) { e.Embed(y, w.W, one) },
+		"embeddings of fewer ids":     func(e kernels.Encoder) { e.Embed(x, w.W, one.Part(0, 1)) },
+		"more experts than there are": func(e kernels.Encoder) { e.Route(x, x, y, false) },
+		"weights of other experts":    func(e kernels.Encoder) { e.Route(one, y, x, false) },
+		"experts of other columns":    func(e kernels.Encoder) { e.ExpertMatMul(y, y, one, w.W) },
+		"part of an expert":           func(e kernels.Encoder) { e.ExpertMatMul(x, x, one, w.W) },
+		"experts of fewer rows":       func(e kernels.Encoder) { e.ExpertMatMul(y, x, one.Part(0, 1), w.W) },
+		"rows of more experts":        func(e kernels.Encoder) { e.ExpertGateUp(y, x, y, w.W, w.W) },
+		"experts with fewer ups":      func(e kernels.Encoder) { e.ExpertGateUp(y, x, one, w.W, other.W) },
+		"sum of fewer experts":        func(e kernels.Encoder) { e.ExpertSum(x, x, y) },
+		"gates of many columns":       func(e kernels.Encoder) { e.AddGated(x, x, y) },
+		"maximum to many columns":     func(e kernels.Encoder) { e.ArgMax(y, x) },
+		"layer":                       func(e kernels.Encoder) { e.RopeAppend(a, 2, q, k, v, turns) },
+		"no layer":                    func(e kernels.Encoder) { e.Attend(a, -1, wide, q, false) },
+		"no attention":                func(e kernels.Encoder) { e.Attend(nil, 0, wide, q, false) },
+		"fewer keys":                  func(e kernels.Encoder) { e.RopeAppend(a, 1, q, k.Part(0, 1), v, turns) },
+		"queries of other heads":      func(e kernels.Encoder) { e.Attend(a, 1, x, x, false) },
+		"moments beyond rows":         func(e kernels.Encoder) { e.Moments(moments, q, 1, 2) },
+		"sums with a window":          func(e kernels.Encoder) { e.ColumnSums(sums, a, 1, 0, q, 0, 1) },
+		"sums of no sequence":         func(e kernels.Encoder) { e.ColumnSums(sums, a, 0, 1, q, 0, 1) },
 	} {
 		r.e.Begin()
 		record(r.e)
@@ -81,6 +88,14 @@ func (s *suite) arguments(t *testing.T) {
 	}
 	if _, err := s.d.Buffer(tensor.F32, -1, 4); err == nil {
 		t.Error("a buffer of negative size")
+	}
+	if w, err := s.d.Matrix(t.Context(), w.Matrix, other.Matrix); err == nil {
+		w.Free()
+		t.Error("a stack of matrices of several shapes")
+	}
+	if w, err := s.d.Matrix(t.Context()); err == nil {
+		w.Free()
+		t.Error("a stack of no matrices")
 	}
 	if _, err := s.d.Attention(kernels.AttentionShape{Rows: 1, Sequences: 1, Heads: 3, KVHeads: 2, HeadDim: 16, Page: c.l}); err == nil {
 		t.Error("three heads share two KV heads")

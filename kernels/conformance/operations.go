@@ -82,7 +82,7 @@ func (s *suite) operations(t *testing.T) {
 	}
 	count := 0
 	for _, style := range styles {
-		for _, build := range []func(r *rig, st testnum.Style) []operation{s.norms, s.headNorms, s.products, s.gates, s.gelus, s.sums, s.embeddings, s.gathers, s.scatters, s.maxima} {
+		for _, build := range []func(r *rig, st testnum.Style) []operation{s.norms, s.headNorms, s.products, s.gates, s.gelus, s.sums, s.embeddings, s.maxima, s.routes, s.expertProducts, s.expertGates, s.expertSums} {
 			r := newRig(t, s.d)
 			for _, o := range build(r, style) {
 				s.operation(t, r, o)
@@ -354,14 +354,7 @@ func (s *suite) gates(r *rig, st testnum.Style) (list []operation) {
 				src, gb, ub := r.rows(xt, n, cols, x), s.bound(&gate, x, xt), s.bound(&up, x, xt)
 				list = append(list, operation{
 					name: name, dst: xt, n: n, cols: rows, want: want,
-					bound: func(i int) float64 {
-						// The gate's slope is below 1.1, its size below that of its argument.
-						limit := 1.1*gb(i)*(math.Abs(float64(u[i]))+ub(i)) + ub(i)*math.Abs(float64(g[i])) + elementBound*math.Abs(float64(want[i])) + 1e-30
-						if xt == tensor.BF16 {
-							limit += bf16Bound * math.Abs(float64(want[i]))
-						}
-						return limit
-					},
+					bound: gatedBound(g, u, want, gb, ub, xt),
 					record: func(e kernels.Encoder, dst kernels.Rows, first, n int) {
 						e.GateUp(dst, src.Part(first, n), gate.Linear, up.Linear)
 					},
@@ -370,6 +363,18 @@ func (s *suite) gates(r *rig, st testnum.Style) (list []operation) {
 		}
 	}
 	return list
+}
+
+// gatedBound returns the bound of SwiGLU of products within their bounds, stored as a type.
+func gatedBound(g, u, want []float32, gb, ub func(int) float64, t tensor.Type) func(int) float64 {
+	return func(i int) float64 {
+		// The gate's slope is below 1.1, its size below that of its argument.
+		limit := 1.1*gb(i)*(math.Abs(float64(u[i]))+ub(i)) + ub(i)*math.Abs(float64(g[i])) + elementBound*math.Abs(float64(want[i])) + 1e-30
+		if t == tensor.BF16 {
+			limit += bf16Bound * math.Abs(float64(want[i]))
+		}
+		return limit
+	}
 }
 
 func (s *suite) sums(r *rig, st testnum.Style) (list []operation) {
@@ -432,59 +437,6 @@ func (s *suite) embeddings(r *rig, st testnum.Style) (list []operation) {
 		})
 	}
 	return list
-}
-
-func (s *suite) gathers(r *rig, st testnum.Style) (list []operation) {
-	const from, cols = 7, 300
-	index := []float32{3, 0, 6, 6, 7, -1, 2, 1e9, 1, 5, 4, 3}
-	name := fmt.Sprintf("Gather/%v", st)
-	x, want := numbers(name, st, from*cols, tensor.F32), make([]float32, len(index)*cols)
-	for i, at := range index {
-		if at >= 0 && at < from {
-			copy(want[i*cols:(i+1)*cols], x[int(at)*cols:])
-		}
-	}
-	src, rows := r.rows(tensor.F32, from, cols, x), r.shared(kernels.HostWrites, len(index), 1, index)
-	return append(list, operation{
-		name: name, dst: tensor.F32, n: len(index), cols: cols, want: want, bound: func(int) float64 { return 1e-37 },
-		record: func(e kernels.Encoder, dst kernels.Rows, first, n int) {
-			e.Gather(dst, src, kernels.Rows{Buffer: rows, First: first, N: n})
-		},
-	})
-}
-
-// scatters adds rows to others, several to the same: dst's rows are those of the result, so
-// a part of the operation gets all sources, with indices that count from its first row.
-func (s *suite) scatters(r *rig, st testnum.Style) (list []operation) {
-	const to, cols = 5, 300
-	index := []float32{3, 0, 3, 6, 4, -1, 3, 2, 0}
-	name := fmt.Sprintf("ScatterAdd/%v", st)
-	x, w := numbers(name, st, len(index)*cols, tensor.F32), numbers(name+" w", st, len(index), tensor.F32)
-	initial := numbers(name+" y", st, to*cols, tensor.F32)
-	want, size := slices.Clone(initial), make([]float64, to*cols)
-	for i, at := range index {
-		for j := 0; at >= 0 && at < to && j < cols; j++ {
-			product := float32(x[i*cols+j] * w[i])
-			want[int(at)*cols+j] += product
-			size[int(at)*cols+j] += math.Abs(float64(product))
-		}
-	}
-	src, weights := r.rows(tensor.F32, len(index), cols, x), r.rows(tensor.F32, len(index), 1, w)
-	rows := map[int]kernels.Rows{}
-	for first := range to {
-		from := slices.Clone(index)
-		for i := range from {
-			from[i] -= float32(first)
-		}
-		rows[first] = r.rows(tensor.F32, len(index), 1, from)
-	}
-	return append(list, operation{
-		name: name, dst: tensor.F32, n: to, cols: cols, initial: initial, want: want,
-		bound: func(i int) float64 { return 1e-6*(size[i]+math.Abs(float64(initial[i]))) + 1e-30 },
-		record: func(e kernels.Encoder, dst kernels.Rows, first, _ int) {
-			e.ScatterAdd(dst, src, rows[first], weights)
-		},
-	})
 }
 
 func (s *suite) maxima(r *rig, st testnum.Style) (list []operation) {

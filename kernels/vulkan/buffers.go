@@ -31,21 +31,33 @@ func (r *rowBuffer) Free() { r.buf.Free() }
 func (r *rowBuffer) Floats() []float32 { return floatsOf(r.buf)[: r.N*r.Cols : r.N*r.Cols] }
 
 // Matrix copies weights to the device.
-func (d *Device) Matrix(ctx context.Context, m kernels.Matrix) (kernels.DeviceMatrix, error) {
-	_, known := weightCode(m.Type)
-	if !known || m.Rows < 1 || m.Cols < 1 || m.Cols%m.Type.Block() != 0 || len(m.Data) < m.Type.Bytes(m.Rows*m.Cols) {
-		return nil, fmt.Errorf("copy weights to %s: found %d×%d of %v in %d bytes, expected F32, F16, BF16 or whole blocks of integers, and all of them", d.info.Name, m.Rows, m.Cols, m.Type, len(m.Data))
+func (d *Device) Matrix(ctx context.Context, stack ...kernels.Matrix) (kernels.DeviceMatrix, error) {
+	if len(stack) == 0 {
+		return nil, fmt.Errorf("copy weights to %s: found none", d.info.Name)
 	}
-	buf, err := d.newLocalBuffer(weightBytes(m.Type, m.Rows, m.Cols))
+	first := stack[0]
+	_, known := weightCode(first.Type)
+	for _, m := range stack {
+		if m.Type != first.Type || m.Rows != first.Rows || m.Cols != first.Cols {
+			return nil, fmt.Errorf("copy weights to %s: found %d×%d of %v after %d×%d of %v, expected matrices of one shape and type", d.info.Name, m.Rows, m.Cols, m.Type, first.Rows, first.Cols, first.Type)
+		}
+		if !known || m.Rows < 1 || m.Cols < 1 || m.Cols%m.Type.Block() != 0 || len(m.Data) < m.Type.Bytes(m.Rows*m.Cols) {
+			return nil, fmt.Errorf("copy weights to %s: found %d×%d of %v in %d bytes, expected F32, F16, BF16 or whole blocks of integers, and all of them", d.info.Name, m.Rows, m.Cols, m.Type, len(m.Data))
+		}
+	}
+	rows, size := first.Rows*len(stack), weightBytes(first.Type, first.Rows, first.Cols)
+	buf, err := d.newLocalBuffer(size * int64(len(stack)))
 	if err != nil {
-		return nil, fmt.Errorf("copy %d×%d weights to the device: %w", m.Rows, m.Cols, err)
+		return nil, fmt.Errorf("copy %d×%d weights to the device: %w", rows, first.Cols, err)
 	}
-	row := m.Type.Bytes(m.Cols)
-	if err := d.uploadRows(ctx, buf.All(), m.Data[:m.Rows*row], row, rowPitch(m.Type, m.Cols)); err != nil {
-		buf.Free()
-		return nil, fmt.Errorf("copy %d×%d weights to the device: %w", m.Rows, m.Cols, err)
+	row := first.Type.Bytes(first.Cols)
+	for i, m := range stack {
+		if err := d.uploadRows(ctx, buf.At(int64(i)*size, size), m.Data[:m.Rows*row], row, rowPitch(m.Type, m.Cols)); err != nil {
+			buf.Free()
+			return nil, fmt.Errorf("copy %d×%d weights to the device: %w", rows, first.Cols, err)
+		}
 	}
-	return &matrix{weights{buf.All(), m.Type, m.Rows, m.Cols}, buf}, nil
+	return &matrix{weights{buf.All(), first.Type, rows, first.Cols}, buf}, nil
 }
 
 // Buffer allocates rows of f32 or bf16 on the device.

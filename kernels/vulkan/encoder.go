@@ -26,6 +26,8 @@ type encoder struct {
 	err   error
 	flops float64 // of c, approximate
 
+	grouped assignments // of the operation recorded last, if it sorted any
+
 	// partFlops is the amount of work after which a new part of a list begins.
 	partFlops float64
 }
@@ -35,6 +37,8 @@ type commandList struct {
 	e     *encoder
 	parts []*commands
 	uses  []attentionUse
+
+	scratch []*buffer // for lists of assignments
 }
 
 // attentionUse says that a list reads or writes the pages of a layer, for passes of up to
@@ -91,9 +95,17 @@ func (e *encoder) Close() {
 func (l *commandList) Free() {
 	if _, ok := l.e.lists[l]; ok {
 		delete(l.e.lists, l)
-		l.e.spare = append(l.e.spare, l.parts...)
-		l.parts = nil
+		l.release()
 	}
+}
+
+// release gives up what a list that does not run has.
+func (l *commandList) release() {
+	l.e.spare = append(l.e.spare, l.parts...)
+	for _, b := range l.scratch {
+		b.Free()
+	}
+	l.parts, l.scratch = nil, nil
 }
 
 func (e *encoder) fail(op string, err error) {
@@ -145,6 +157,7 @@ func (e *encoder) work(flops float64) {
 // recording reports whether an operation can be recorded, and begins a part for
 // it if there is none.
 func (e *encoder) recording() bool {
+	e.grouped = assignments{}
 	if e.list == nil && e.err == nil {
 		e.err = errors.New("Begin is missing")
 	}
@@ -158,7 +171,7 @@ func (e *encoder) recording() bool {
 func (e *encoder) abandon() {
 	if e.list != nil {
 		e.end()
-		e.spare = append(e.spare, e.list.parts...)
+		e.list.release()
 	}
 	e.list, e.c = nil, nil
 }
@@ -380,28 +393,6 @@ func (e *encoder) AddScaled(dst, src kernels.Rows, scale float32) {
 	}
 	if y, x := e.rows(op, dst, false), e.rows(op, src, false); e.err == nil {
 		e.c.AddScaled(y, x, scale)
-	}
-}
-
-func (e *encoder) Gather(dst, src, index kernels.Rows) {
-	const op = "gather"
-	if !e.recording() {
-		return
-	}
-	y, x, i := e.rows(op, dst, false), e.rows(op, src, false), e.rows(op, index, true)
-	if e.err == nil {
-		e.c.Gather(y, x, i)
-	}
-}
-
-func (e *encoder) ScatterAdd(dst, src, index, weights kernels.Rows) {
-	const op = "scatter"
-	if !e.recording() {
-		return
-	}
-	y, x, i, w := e.rows(op, dst, false), e.rows(op, src, false), e.rows(op, index, true), e.rows(op, weights, true)
-	if e.err == nil {
-		e.c.ScatterAdd(y, x, i, w)
 	}
 }
 

@@ -425,42 +425,6 @@ func (c *commands) Embed(x, ids rows2D, table weights) {
 	c.dispatch(op, "embed", []uint32{code}, &p, (table.Cols+255)/256, x.N, 1)
 }
 
-// Gather sets row r of y to row index[r] of x; index is as ids of Embed. Exact.
-func (c *commands) Gather(y, x, index rows2D) {
-	const op = "gather"
-	if !c.ready(op) {
-		return
-	}
-	c.rows(op, "y", y, x.Cols, tensor.F32)
-	c.rows(op, "x", x, x.Cols, tensor.F32)
-	c.column(op, "index", index, y.N)
-	var p push
-	p.addr(index.Mem)
-	p.addr(x.Mem)
-	p.addr(y.Mem)
-	p.u32(x.Cols, x.Stride, y.Stride, x.N, index.Stride)
-	c.dispatch(op, "embed", []uint32{0}, &p, (x.Cols+255)/256, y.N, 1)
-}
-
-// ScatterAdd adds row r of x, times w[r], to row index[r] of y, for ascending r: index and w
-// are [x.N] f32 numbers, one a row. A product is rounded before it is added.
-func (c *commands) ScatterAdd(y, x, index, w rows2D) {
-	const op = "scatter"
-	if !c.ready(op) {
-		return
-	}
-	c.rows(op, "y", y, x.Cols, tensor.F32)
-	c.rows(op, "x", x, x.Cols, tensor.F32)
-	c.column(op, "index", index, x.N)
-	c.column(op, "weights", w, x.N)
-	var p push
-	for _, r := range []rows2D{x, y, index, w} {
-		p.addr(r.Mem)
-	}
-	p.u32(x.Cols, x.N, x.Stride, y.Stride, index.Stride, w.Stride)
-	c.dispatch(op, "scatter", nil, &p, (x.Cols+255)/256, y.N, 1)
-}
-
 // ArgMax sets row r of out, one f32 element, to the index of the largest element of row r
 // of x, the first among equals; NaN is never the largest. Exact.
 func (c *commands) ArgMax(out, x rows2D) {

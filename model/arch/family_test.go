@@ -9,19 +9,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestPageListsFamilies compares the table of docs/models.md with the registry. That devices
-// run all families but those with experts, is tested in package model.
+// TestPageListsFamilies compares the table of docs/models.md with the registry.
 func TestPageListsFamilies(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "models.md"))
 	require.NoError(t, err)
-	table := "| architecture | on a GPU | published models |\n| --- | --- | --- |\n"
+	table := "| architecture | published models |\n| --- | --- |\n"
 	for _, f := range families {
 		require.NotEmpty(t, f.models, f.arch)
-		device := "yes"
-		if f.tensors.Name(HuggingFace, RoleRouter, 0) != "" {
-			device = "no"
-		}
-		table += fmt.Sprintf("| `%s` | %s | %s |\n", f.arch, device, f.models)
+		table += fmt.Sprintf("| `%s` | %s |\n", f.arch, f.models)
 	}
 	require.Contains(t, string(text), table, "docs/models.md should contain\n%s", table)
 }

@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -65,7 +64,7 @@ func TestGoldenModels(t *testing.T) {
 }
 
 // TestGoldenGGUF does so with weights of blocks of integers, in the precision int8, which a
-// device does not round activations for. Families that devices lack are refused.
+// device does not round activations for.
 func TestGoldenGGUF(t *testing.T) {
 	dir, cases := goldenCases(t, "LUKV_GOLDEN_GGUF", "gguf")
 	checkAllGolden(t, "golden GGUF models", dir, cases)
@@ -87,9 +86,9 @@ func checkAllGolden(t *testing.T, what, dir string, cases []goldenCase) {
 	require.NotZero(t, checks)
 }
 
-// TestGoldenFamilies does the same with models of further families, those with experts left
-// out, and compares chunks and single tokens with the whole prompt bit for bit, and what is
-// kept of it with what the processor keeps.
+// TestGoldenFamilies does the same with models of further families, and compares chunks and
+// single tokens with the whole prompt bit for bit, and what is kept of it with what the
+// processor keeps.
 func TestGoldenFamilies(t *testing.T) {
 	d := device(t)
 	dir := os.Getenv("LUKV_GOLDEN_FAMILIES")
@@ -101,10 +100,6 @@ func TestGoldenFamilies(t *testing.T) {
 		t.Run(c.Name, func(t *testing.T) {
 			path := filepath.Join(dir, c.Name)
 			m, err := model.Open(t.Context(), path, model.WithOpenDevice(d), model.WithThreads(2))
-			if errors.Is(err, model.ErrUnsupported) {
-				require.ErrorContains(t, err, "mixtures of experts")
-				return
-			}
 			require.NoError(t, err)
 			defer m.Close()
 			n, w := checkGolden(t, d, path, c)
@@ -168,10 +163,6 @@ func checkGolden(t *testing.T, d kernels.Device, dir string, c goldenCase) (chec
 		from, precision = filepath.Join(dir, c.Files[0]), model.PrecisionInt8
 	}
 	m, err := model.Open(ctx, from, model.WithPrecision(precision), model.WithOpenDevice(d), model.WithThreads(2))
-	if errors.Is(err, model.ErrUnsupported) {
-		require.ErrorContains(t, err, "mixtures of experts")
-		return 0, 0
-	}
 	require.NoError(t, err)
 	defer m.Close()
 	ref := openReferences(t, dir, c)

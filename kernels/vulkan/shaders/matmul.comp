@@ -2,6 +2,7 @@
 #extension GL_GOOGLE_include_directive : require
 #include "common.glsl"
 #include "quants.glsl"
+#include "group.glsl"
 
 // y[r][o] = Σ_k x[r][k]·w[o][k] (+ bias[o]) (+ y[r][o]) for up to three matrices
 // over the same x.
@@ -14,6 +15,9 @@
 // With GLU the weights of a team are rows of w[0] and w[1] in turn, and y[0] =
 // swiglu(x·w[0] + bias[0], x·w[1] + bias[1]) from the very same sums.
 //
+// With experts, the rows of y are assignments, each of a row of x and the matrix of a stack that
+// it chose: a workgroup computes one, or a tile of those of one expert (group.glsl).
+//
 // NR, NW, TR (teams along rows) and GLU (0 or 1) are set when compiling.
 
 layout(local_size_x = 256) in;
@@ -22,6 +26,8 @@ layout(constant_id = 1) const uint XT = 0;    // type of x: f32 or bf16
 layout(constant_id = 2) const uint SPLIT = 1; // teams that share the blocks of an output; NR·NW ≤ 2
 layout(constant_id = 3) const uint YT = 0;    // type of y with GLU: f32 or bf16
 layout(constant_id = 4) const uint UT = 2;    // type of w[1] with GLU
+layout(constant_id = 5) const uint ROWS = 0;  // what the rows of a workgroup are
+const uint DENSE = 0, ASSIGNMENT = 1, TILE = 2;
 
 layout(push_constant) uniform P {
 	uvec2 x;
@@ -32,16 +38,53 @@ layout(push_constant) uniform P {
 	uint ldx, cols, pitch;
 };
 
+// With experts, y[2] is the address of their numbers or, with tiles, of the list, and other
+// arguments are:
+#define experts ldy[2]
+#define chosen rows[2]  // of a row
+#define sharing rows[1] // assignments of a row of x
+#define ldi ldy[1]
+
 const uint BLOCK = 2048, TO = 16 / TR, ACC = NR * NW, NO = NW / (1 + GLU); // NO: outputs of a team along weights
 
 shared float red[16 * 256];
+
+// The rows of the workgroup: how many there are, and where the assignments are in the list.
+uint count, listed;
+
+// place returns the row of y that row i of those is.
+uint place(uint i) { return ROWS == DENSE ? i : ROWS == ASSIGNMENT ? listed : InU(y[2]).v[listed + i]; }
+
+// findRows finds the rows and returns the first row of their expert's weights.
+uint findRows(uint n) {
+	count = n;
+	if (ROWS == DENSE) return 0;
+	uint t = gl_WorkGroupID.y, e;
+	if (ROWS == ASSIGNMENT) {
+		count = 1;
+		listed = t;
+		e = expertOf(InF(y[2]), t, chosen, ldi, experts);
+	} else {
+		InU L = InU(y[2]);
+		e = expertOfTile(L, t, experts);
+		if (e == experts) {
+			count = 0;
+			return 0;
+		}
+		uint start = L.v[startsAt(experts) + e] + (t - L.v[e]) * NR * TR;
+		count = L.v[startsAt(experts) + e + 1] - start;
+		listed = orderAt(experts) + start;
+	}
+	return e * rows[0];
+}
 
 // typeOf returns the type of weight j of a team.
 uint typeOf(uint j) { return GLU == 1 && j % 2 == 1 ? UT : WT; }
 
 void main() {
 	uint tid = gl_LocalInvocationID.x, team = tid / 16, lane = tid % 16;
-	uint n = n_flags & 0x7fffffffu;
+	uint base = findRows(n_flags & 0x7fffffffu);
+	if (ROWS == TILE && count == 0) return;
 	uint share = team % SPLIT;
 	uint outs = TO * NO / SPLIT; // of a workgroup
 
@@ -55,11 +98,12 @@ void main() {
 	InU4 W = InU4(wa), U = InU4(w[1]);
 	InU4 X = InU4(x);
 	uint teamO = TR == 1 ? team / SPLIT : team % TO, teamR = TR == 1 ? 0 : team / TO;
-	uint o0 = tile * outs + teamO * NO, r0 = (gl_WorkGroupID.y * TR + teamR) * NR;
+	uint first = ROWS == DENSE ? gl_WorkGroupID.y * TR * NR : 0; // row of the workgroup
+	uint o0 = tile * outs + teamO * NO, r0 = first + teamR * NR;
 
 	uint wrow[NW], xrow[NR];
-	[[unroll]] for (uint j = 0; j < NW; j++) wrow[j] = min(o0 + j / (1 + GLU), nw - 1) * rowUnits(pitch, typeOf(j));
-	[[unroll]] for (uint i = 0; i < NR; i++) xrow[i] = min(r0 + i, n - 1) * (ldx / 8);
+	[[unroll]] for (uint j = 0; j < NW; j++) wrow[j] = (base + min(o0 + j / (1 + GLU), nw - 1)) * rowUnits(pitch, typeOf(j));
+	[[unroll]] for (uint i = 0; i < NR; i++) xrow[i] = place(min(r0 + i, count - 1)) / (ROWS == DENSE ? 1 : sharing) * (ldx / 8);
 
 	precise float total[(ACC + 15) / 16]; // thread `lane` of a team owns outputs lane, lane+16, …
 	[[unroll]] for (uint a = 0; a < (ACC + 15) / 16; a++) total[a] = 0.0;
@@ -120,8 +164,9 @@ void main() {
 		}
 		barrier();
 		for (uint i = tid; i < NR * TR * outs / 2; i += 256) {
-			uint r = i / (outs / 2), o = i % (outs / 2) * 2, row = gl_WorkGroupID.y * TR * NR + r, at = tile * outs + o;
-			if (row >= n || at >= nw) continue;
+			uint r = i / (outs / 2), o = i % (outs / 2) * 2, at = tile * outs + o;
+			if (first + r >= count || at >= nw) continue;
+			uint row = place(first + r);
 			bool two = at + 1 < nw;
 			uint c = (r * outs + o) * 2;
 			float a = swiglu(red[c], red[c + 1]), b = two ? swiglu(red[c + 2], red[c + 3]) : 0.0;
@@ -142,7 +187,8 @@ void main() {
 		uint a = p * 16 + lane;
 		if (a >= ACC) break;
 		uint r = r0 + a / NW, o = o0 + a % NW;
-		if (r >= n || o >= nw) continue;
+		if (r >= count || o >= nw) continue;
+		r = place(r);
 		precise float s = total[p];
 		if (!isNull(ba)) s += InF(ba).v[o];
 		OutF Y = OutF(ya);
