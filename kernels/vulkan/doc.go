@@ -59,6 +59,11 @@
 // does). Attention and reductions widen them in registers, as elements that are rounded once, and
 // take queries as they are.
 //
+// Products with experts have the order of sums of other products of plain shaders. Where an
+// expert has several rows on average, a shader sorts the rows by expert when the list runs, and
+// a workgroup takes a tile of those of one; which rows share a tile changes no bit. Matrix
+// units are not used for them.
+//
 // Products sum in blocks of 2048 columns, except those of bf16 buffers by bf16 weights.
 // If a device has matrix units for them (cooperative matrices of a subgroup, bf16 summed in f32), these are used for
 // every number of rows, from one up: K is divided into blocks of 512, a block is one
