@@ -4,6 +4,7 @@ package devicetest
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -28,13 +29,13 @@ const mixtureConfig = `{"model_type": "qwen2_moe", "hidden_size": 256, "intermed
 	"num_experts": 10, "num_experts_per_tok": 3, "moe_intermediate_size": 256, "shared_expert_intermediate_size": 80,
 	"norm_topk_prob": true, "mlp_only_layers": [1]}`
 
-func openMixture(t testing.TB, typ tensor.Type, opts ...model.Option) *model.Model {
+func openMixture(t testing.TB, typ tensor.Type, p model.Precision, opts ...model.Option) *model.Model {
 	t.Helper()
 	cfg, err := arch.Parse([]byte(mixtureConfig))
 	require.NoError(t, err)
 	w, err := weights.Random(t.Context(), cfg, typ, 7)
 	require.NoError(t, err)
-	m, err := model.New(cfg, w, append(opts, model.WithPrecision(model.PrecisionF32), model.WithThreads(2))...)
+	m, err := model.New(cfg, w, append(opts, model.WithPrecision(p), model.WithThreads(2))...)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, m.Close()) })
 	return m
@@ -47,23 +48,27 @@ func TestMixtures(t *testing.T) {
 	d := device(t)
 	ctx := context.Background()
 	prompt, steps := randomTokens(mixturePrompt, 1), randomTokens(3, 2)
-	for _, typ := range []tensor.Type{tensor.BF16, tensor.Q4_K} {
-		t.Run(typ.String(), func(t *testing.T) {
-			host, o := openMixture(t, typ), model.SessionOptions{CacheType: tensor.F32, ChunkTokens: 1000}
+	for _, c := range []struct {
+		typ       tensor.Type
+		precision model.Precision
+		bound     float64
+	}{{tensor.BF16, model.PrecisionF32, 2e-5}, {tensor.BF16, model.PrecisionBF16, flipBound}, {tensor.Q4_K, model.PrecisionF32, 2e-5}} {
+		t.Run(fmt.Sprint(c.typ, "/", c.precision), func(t *testing.T) {
+			host, o := openMixture(t, c.typ, c.precision), model.SessionOptions{CacheType: tensor.F32, ChunkTokens: 1000}
 			ref := trace(t, session(t, host, o), prompt, steps)
-			m := openMixture(t, typ, model.WithOpenDevice(d))
+			m := openMixture(t, c.typ, c.precision, model.WithOpenDevice(d))
 			want := trace(t, session(t, m, o), prompt, steps)
 			dev := testnum.Deviation(want, ref)
 			t.Logf("deviation from the processor: %.2g", dev)
-			require.Less(t, dev, 2e-5)
+			require.Less(t, dev, c.bound)
 			for _, chunk := range []int{1, 7, 64} {
 				o.ChunkTokens = chunk
 				n := min(mixturePrompt, 12*chunk)
 				testnum.SameBits(t, "in chunks", want[:n*vocab], trace(t, session(t, m, o), prompt[:n], nil))
 			}
-			first := openMixture(t, typ, model.WithOpenDevice(d), model.WithDeviceLayers(1))
+			first := openMixture(t, c.typ, c.precision, model.WithOpenDevice(d), model.WithDeviceLayers(1))
 			require.Equal(t, 1, first.DeviceLayers())
-			require.Less(t, testnum.Deviation(trace(t, session(t, first, o), prompt[:40], nil), ref[:40*vocab]), 2e-5)
+			require.Less(t, testnum.Deviation(trace(t, session(t, first, o), prompt[:40], nil), ref[:40*vocab]), c.bound)
 
 			// In a batch with sessions of other lengths.
 			among := session(t, m, o)
@@ -90,7 +95,7 @@ func TestMixturesCompress(t *testing.T) {
 	d := device(t)
 	ctx := context.Background()
 	prompt := randomTokens(mixturePrompt, 1)
-	host, m := openMixture(t, tensor.BF16), openMixture(t, tensor.BF16, model.WithOpenDevice(d))
+	host, m := openMixture(t, tensor.BF16, model.PrecisionF32), openMixture(t, tensor.BF16, model.PrecisionF32, model.WithOpenDevice(d))
 	for _, metric := range []string{"snapkv", "knorm", "expected_attention"} {
 		p := &lukv.Policy{Metric: lukv.MetricConfig{Name: metric}, Allocator: lukv.AllocatorConfig{Name: "adakv"}, Ratio: 0.8}
 		a, b := session(t, host, model.SessionOptions{Compression: p}), session(t, m, model.SessionOptions{Compression: p, ChunkTokens: 100})
