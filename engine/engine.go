@@ -419,6 +419,7 @@ func (e *Engine) admit() {
 		places := e.hasPlaces(j)
 		if places && e.fits(j) {
 			e.queue.pop()
+			j.guest = false
 		} else {
 			if !places && e.yield() {
 				continue
@@ -459,7 +460,7 @@ func (e *Engine) nextGuest(first *job, places bool) *job {
 	}
 	j := e.queue.first(func(j *job) bool { return e.guest(j) && e.fits(j) && (e.o.MaxBytes == 0 || j.need <= left) })
 	if j != nil {
-		j.guest = places
+		j.guest = true
 	}
 	return j
 }
@@ -483,9 +484,15 @@ func (e *Engine) fits(j *job) bool {
 	return e.reserved+need <= e.o.MaxBytes
 }
 
-// hasPlaces reports whether the answers of a waiting request may run beside the others.
+// hasPlaces reports whether the answers of a waiting request may run beside the others. Guests
+// do not count: one after the other, they would keep it waiting for ever.
 func (e *Engine) hasPlaces(j *job) bool {
 	width := e.width()
+	for _, x := range e.running {
+		if x.guest && !x.yielded {
+			width -= x.places()
+		}
+	}
 	return (width+j.req.Choices <= e.o.MaxRunning || width == 0) && !e.before(j)
 }
 

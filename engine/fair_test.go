@@ -254,6 +254,44 @@ func TestGuests(t *testing.T) {
 	}
 }
 
+// TestGuestsDoNotCount: a request that needs all places gets them although guests, which pass it,
+// never end.
+func TestGuestsDoNotCount(t *testing.T) {
+	m := openModel(t)
+	tokens, _ := prompts(t, m, 2)
+	e := newEngine(t, m, Options{MaxRunning: 8})
+	until := func(released chan struct{}) func(context.Context, int, []int32) ([]uint64, error) {
+		return evenly(m, func(ctx context.Context, _ int, _ []int32) error {
+			select {
+			case <-released:
+			case <-ctx.Done():
+			}
+			return nil
+		})
+	}
+	running := func(n, waiting int) {
+		require.Eventually(t, func() bool { st := e.Stats(); return st.Running == int64(n) && st.Waiting == int64(waiting) }, time.Minute, time.Millisecond)
+	}
+	submit := func(client string, choices int, mask func(context.Context, int, []int32) ([]uint64, error)) *Stream {
+		s, err := e.Submit(within(t), Request{Client: client, Prompt: tokens[0], Choices: choices, Mask: mask, Sampling: model.Sampling{MaxTokens: 4, IgnoreEOS: true}})
+		require.NoError(t, err)
+		return s
+	}
+	first, guest := make(chan struct{}), make(chan struct{})
+	a := submit("a", 1, until(first))
+	running(1, 0)
+	all := submit("b", 8, nil)
+	running(1, 1)
+	c := submit("c", 1, until(guest))
+	running(2, 1)
+	close(first)
+	collect(t, a, 1)
+	collect(t, all, 8)
+	running(1, 0)
+	close(guest)
+	collect(t, c, 1)
+}
+
 // TestGuestsPassWhoWaitsForRoom: a small request of another client does not wait for the room that
 // a large one needs, unless both together need more than there is.
 func TestGuestsPassWhoWaitsForRoom(t *testing.T) {

@@ -29,7 +29,7 @@ type job struct {
 	saved        int64 // bytes that compression saves
 
 	preempted bool // it lost its cache
-	guest     bool // it was admitted before one for which there was no room
+	guest     bool // it was admitted before one for which there were no places or bytes
 
 	drafted, accepted int // tokens computed ahead, and those of them that were right
 
