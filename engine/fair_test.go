@@ -28,6 +28,17 @@ func evenly(m *model.Model, wait func(ctx context.Context, choice int, answer []
 	}
 }
 
+// until returns a mask that allows every token once released is closed.
+func until(m *model.Model, released chan struct{}) func(context.Context, int, []int32) ([]uint64, error) {
+	return evenly(m, func(ctx context.Context, _ int, _ []int32) error {
+		select {
+		case <-released:
+		case <-ctx.Done():
+		}
+		return nil
+	})
+}
+
 // TestMasksDelayOnlyTheirRequest: while the mask of one request is being computed, others are
 // answered, and then it is, as if alone.
 func TestMasksDelayOnlyTheirRequest(t *testing.T) {
@@ -222,14 +233,7 @@ func TestGuests(t *testing.T) {
 	tokens, _ := prompts(t, m, 2)
 	e := newEngine(t, m, Options{MaxRunning: 8})
 	released := make(chan struct{})
-	hold := func(ctx context.Context, _ int, _ []int32) error {
-		select {
-		case <-released:
-		case <-ctx.Done():
-		}
-		return nil
-	}
-	held, err := e.Submit(within(t), Request{Client: "a", Prompt: tokens[0], Choices: 8, Mask: evenly(m, hold), Sampling: model.Sampling{MaxTokens: 4, IgnoreEOS: true}})
+	held, err := e.Submit(within(t), Request{Client: "a", Prompt: tokens[0], Choices: 8, Mask: until(m, released), Sampling: model.Sampling{MaxTokens: 4, IgnoreEOS: true}})
 	require.NoError(t, err)
 	more, err := e.Submit(within(t), Request{Client: "a", Prompt: tokens[0], Choices: 8, Sampling: model.Sampling{MaxTokens: 4, IgnoreEOS: true}})
 	require.NoError(t, err) // it is at the front of the queue
@@ -260,15 +264,6 @@ func TestGuestsDoNotCount(t *testing.T) {
 	m := openModel(t)
 	tokens, _ := prompts(t, m, 2)
 	e := newEngine(t, m, Options{MaxRunning: 8})
-	until := func(released chan struct{}) func(context.Context, int, []int32) ([]uint64, error) {
-		return evenly(m, func(ctx context.Context, _ int, _ []int32) error {
-			select {
-			case <-released:
-			case <-ctx.Done():
-			}
-			return nil
-		})
-	}
 	running := func(n, waiting int) {
 		require.Eventually(t, func() bool { st := e.Stats(); return st.Running == int64(n) && st.Waiting == int64(waiting) }, time.Minute, time.Millisecond)
 	}
@@ -278,11 +273,11 @@ func TestGuestsDoNotCount(t *testing.T) {
 		return s
 	}
 	first, guest := make(chan struct{}), make(chan struct{})
-	a := submit("a", 1, until(first))
+	a := submit("a", 1, until(m, first))
 	running(1, 0)
 	all := submit("b", 8, nil)
 	running(1, 1)
-	c := submit("c", 1, until(guest))
+	c := submit("c", 1, until(m, guest))
 	running(2, 1)
 	close(first)
 	collect(t, a, 1)
@@ -297,15 +292,6 @@ func TestGuestsDoNotCount(t *testing.T) {
 func TestGuestsPassWhoWaitsForRoom(t *testing.T) {
 	m := openModel(t)
 	tokens, _ := prompts(t, m, 2)
-	hold := func(released chan struct{}) func(context.Context, int, []int32) ([]uint64, error) {
-		return evenly(m, func(ctx context.Context, _ int, _ []int32) error {
-			select {
-			case <-released:
-			case <-ctx.Done():
-			}
-			return nil
-		})
-	}
 	large := Request{Client: "a", Prompt: tokens[0], Choices: 4, Sampling: model.Sampling{MaxTokens: 900, IgnoreEOS: true}}
 	probe := newEngine(t, m, Options{})
 	whole, err := probe.Submit(within(t), large)
@@ -326,7 +312,7 @@ func TestGuestsPassWhoWaitsForRoom(t *testing.T) {
 		e := newEngine(t, m, Options{MaxRunning: 64, MaxBytes: test.bytes})
 		released := make(chan struct{})
 		held := large
-		held.Mask = hold(released)
+		held.Mask = until(m, released)
 		ctx, cancel := context.WithCancel(within(t))
 		for range 2 {
 			_, err := e.Submit(ctx, held)
