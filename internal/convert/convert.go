@@ -114,16 +114,12 @@ func convert(ctx context.Context, f *gguf.File, path, out string, o Options) (r 
 	if slices.Contains(fusedFamilies, cfg.Arch) {
 		return nil, fmt.Errorf("writing folders of the architecture %s is %w; the file can be used as it is", cfg.Arch, model.ErrUnsupported)
 	}
-	declared := "bfloat16"
-	if o.Type == tensor.F32 {
-		declared = "float32"
-	}
-	files, err := checkpoint.Files(f, checkpoint.Options{Type: declared, Text: true, Llama3: true})
+	c := &converter{ctx: ctx, f: f, o: o, dir: filepath.Clean(out) + ".partial"}
+	weights := c.weights(w)
+	files, err := checkpoint.Files(f, checkpoint.Options{Type: declaredType(weights), Text: true, Llama3: true})
 	if err != nil {
 		return nil, err
 	}
-	c := &converter{ctx: ctx, f: f, o: o, dir: filepath.Clean(out) + ".partial"}
-	weights := c.weights(w)
 	if c.source, err = c.identity(); err != nil {
 		return nil, err
 	}
@@ -220,6 +216,21 @@ func (c *converter) weights(w *weights.Weights) []weight {
 		out = append(out, weight{name, t, to})
 	})
 	return out
+}
+
+// declaredType returns the name in the config of the type that most elements have.
+func declaredType(weights []weight) string {
+	elements := map[tensor.Type]int{}
+	for _, w := range weights {
+		elements[w.to] += w.from.Len()
+	}
+	switch f16, f32, bf16 := elements[tensor.F16], elements[tensor.F32], elements[tensor.BF16]; {
+	case f16 > max(f32, bf16):
+		return "float16"
+	case f32 > bf16:
+		return "float32"
+	}
+	return "bfloat16"
 }
 
 // size is the number of bytes of a tensor in the folder.

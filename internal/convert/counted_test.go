@@ -98,6 +98,23 @@ func TestTypes(t *testing.T) {
 	}
 }
 
+// TestDeclaredType: the config names the type of most elements, since programs that read the folder
+// convert the others to it.
+func TestDeclaredType(t *testing.T) {
+	for to, want := range map[gguf.Type]string{gguf.F16: "float16", gguf.F32: "float32", gguf.Q8_0: "bfloat16"} {
+		f := embedded(t)
+		for i := range f.tensors {
+			if x := &f.tensors[i]; len(x.shape) == 2 {
+				x.store(t, to)
+			}
+		}
+		out := filepath.Join(t.TempDir(), "out")
+		_, err := GGUF(t.Context(), f.write(t), out, Options{})
+		require.NoError(t, err)
+		require.Equal(t, want, config(t, out)["torch_dtype"])
+	}
+}
+
 // TestShardBounds: a file of weights exceeds the bound only with a single tensor, and the next
 // tensor would not have fitted; the index names the file of each, and all bytes.
 func TestShardBounds(t *testing.T) {
