@@ -164,11 +164,10 @@ type Engine struct {
 	callbacks []func() // for the loop to run
 
 	// Owned by the loop.
-	running []*job // in the order of admission
-	parked  []*job // preempted because their events are not read
-
-	reserved  int64 // bytes, of all running requests and of files in progress
-	detached  int64 // of these, those of files that no request waits for
+	running   []*job // in the order of admission
+	parked    []*job // preempted because their events are not read
+	reserved  int64  // bytes, of all running requests and of files in progress
+	detached  int64  // of these, those of files that no request waits for
 	cache     prefixCache
 	disk      *disk    // nil without Options.Store
 	pendingIO int      // file loads and writes in progress
@@ -496,9 +495,9 @@ func (e *Engine) hasPlaces(j *job) bool {
 	return (width+j.req.Choices <= e.o.MaxRunning || width == 0) && !e.before(j)
 }
 
-// guest reports whether a request runs although all places are taken or another waits for room:
-// clients do not wait for each other's answers to end. One of whom nothing runs has an eighth of MaxRunning
-// beside it, as long as all together do not exceed twice that.
+// guest reports whether a request runs although all places are taken or another waits for
+// room: clients do not wait for each other's answers to end. One of whom nothing runs has an
+// eighth of MaxRunning beside it, as long as all together do not exceed twice that.
 func (e *Engine) guest(j *job) bool {
 	n := j.req.Choices
 	return n <= max(1, e.o.MaxRunning/8) && e.width()+n <= 2*e.o.MaxRunning &&

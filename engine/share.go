@@ -17,7 +17,7 @@ type share struct {
 	step  int64 // number of this step
 	times line  // of passes without prompts, by rows
 
-	prompts map[string]clientPrompts // of clients whose prompts were read lately
+	prompts map[string]*clientPrompts // of clients whose prompts were read lately
 
 	// Scratch.
 	clients []clientRows // of this step's answers
@@ -61,37 +61,39 @@ func (s *share) limit() int {
 	return max(leastRows, int(min(rows, math.MaxInt32)))
 }
 
+// prompt returns the entry of a client whose prompts are read.
+func (s *share) prompt(client string) *clientPrompts {
+	c := s.prompts[client]
+	if c == nil {
+		if s.prompts == nil {
+			s.prompts = map[string]*clientPrompts{}
+		}
+		c = new(clientPrompts)
+		s.prompts[client] = c
+	}
+	return c
+}
+
 // promptsWait reports whether the prompts of a client are left out of this step, in favour of
 // others' answers.
 func (s *share) promptsWait(client string, now time.Time) bool {
-	return now.Before(s.prompts[client].until) && slices.ContainsFunc(s.clients, func(c clientRows) bool { return c.name != client })
+	return now.Before(s.prompt(client).until) && slices.ContainsFunc(s.clients, func(c clientRows) bool { return c.name != client })
 }
 
 // promptTurn records that a piece of a prompt is in this step.
 func (s *share) promptTurn(j *job) {
-	j.turn = s.step
-	c := s.prompts[j.req.Client]
-	c.turn = s.step
-	s.setPrompts(j.req.Client, c)
-}
-
-func (s *share) setPrompts(client string, c clientPrompts) {
-	if s.prompts == nil {
-		s.prompts = map[string]clientPrompts{}
-	}
-	s.prompts[client] = c
+	j.turn, s.prompt(j.req.Client).turn = s.step, s.step
 }
 
 // promptTook records that prompts of a client have taken some time, which ends now.
 func (s *share) promptTook(client string, took time.Duration, now time.Time) {
 	const lately = 1000 // steps
-	maps.DeleteFunc(s.prompts, func(_ string, c clientPrompts) bool { return c.turn < s.step-lately && !now.Before(c.until) })
-	c := s.prompts[client]
+	maps.DeleteFunc(s.prompts, func(_ string, c *clientPrompts) bool { return c.turn < s.step-lately && !now.Before(c.until) })
+	c := s.prompt(client)
 	if c.until.Before(now) {
 		c.until = now
 	}
 	c.until = c.until.Add(took)
-	s.setPrompts(client, c)
 }
 
 // promptsInTurn returns the requests whose prompts are read: clients that have waited longest
@@ -104,7 +106,7 @@ func (e *Engine) promptsInTurn() []*job {
 		}
 	}
 	slices.SortStableFunc(e.reading, func(a, b *job) int {
-		return cmp.Or(cmp.Compare(e.share.prompts[a.req.Client].turn, e.share.prompts[b.req.Client].turn), cmp.Compare(a.turn, b.turn))
+		return cmp.Or(cmp.Compare(e.share.prompt(a.req.Client).turn, e.share.prompt(b.req.Client).turn), cmp.Compare(a.turn, b.turn))
 	})
 	return e.reading
 }
@@ -198,9 +200,9 @@ func (e *Engine) shareStep() int {
 	return rows
 }
 
-// sharedStep records how long a pass took, which began with so many parts of answers, and the rest
+// noteStep records how long a pass took, which began with so many parts of answers, and the rest
 // of which took so many tokens of prompts.
-func (e *Engine) sharedStep(took time.Duration, rows, answers, taken int) {
+func (e *Engine) noteStep(took time.Duration, rows, answers, taken int) {
 	if taken == 0 {
 		e.share.times.add(float64(rows), took.Seconds())
 		return

@@ -11,8 +11,8 @@ import (
 	"github.com/lukv/lukv/model"
 )
 
-// step computes a token of every answer, or of each client's share of them, and pieces of prompts. It reports false if
-// there was nothing to do.
+// step computes a token of every answer, or of each client's share of them, and pieces of
+// prompts. It reports false if there was nothing to do.
 func (e *Engine) step() bool {
 	e.gather()
 	rows := e.shareStep()
@@ -34,7 +34,7 @@ func (e *Engine) step() bool {
 		}
 		took := time.Since(start)
 		e.pace.measured(took, taken, answers, slices.ContainsFunc(e.owners[answers:], (*job).readsLong))
-		e.sharedStep(took, rows, answers, taken)
+		e.noteStep(took, rows, answers, taken)
 		e.stats.steps.Add(1)
 	}
 	if layered != nil {
