@@ -15,6 +15,7 @@ import (
 
 	"github.com/lukv/lukv/dialog"
 	"github.com/lukv/lukv/dialog/structured"
+	"github.com/lukv/lukv/internal/turns"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/tensor"
 	"github.com/lukv/lukv/tokenizer"
@@ -292,7 +293,7 @@ func (e *Engine) submit(ctx context.Context, r Request) (*Stream, error) {
 	if err := e.account.Take(j.held); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(turns.Apart(ctx))
 	j.ctx = ctx
 	j.stream = &Stream{
 		id: r.ID, events: make(chan Event, j.events()), done: make(chan struct{}), cancel: cancel, wake: e.poke, prompt: len(r.Prompt),
@@ -345,10 +346,14 @@ func (e *Engine) Close() error {
 // loop is the goroutine that owns all sessions.
 func (e *Engine) loop() {
 	defer close(e.stopped)
+	turns.Computes()
+	defer turns.Waits()
 	for {
 		over := e.receive()
 		if over {
+			turns.Waits()
 			e.masks.Wait()
+			turns.Computes()
 			e.storeCached()
 			e.cache.close()
 			e.disk.close()
@@ -359,7 +364,9 @@ func (e *Engine) loop() {
 			e.verify(e)
 		}
 		if !worked {
+			turns.Waits()
 			<-e.wake
+			turns.Computes()
 		}
 	}
 }

@@ -86,7 +86,7 @@ func (h *hostRun) mixture(l *hostDecoder) {
 	x.l = l
 	for x.first = 0; x.first < h.rows && !h.stop.Load(); x.first += x.rows {
 		x.rows = min(x.cap, h.rows-x.first)
-		h.m.pool.RunPieces(l.router.Rows, strip, strip, (*routerStage)(h))
+		h.pool.RunPieces(l.router.Rows, strip, strip, (*routerStage)(h))
 		h.each(x.rows, 4, (*routeStage)(h))
 		x.assign()
 		h.each(x.assigned(), 8, (*gatherStage)(h))
@@ -97,12 +97,12 @@ func (h *hostRun) mixture(l *hostDecoder) {
 			}
 		}
 		h.strip = stripOf(x.most, l.router.Cols)
-		h.m.pool.RunPieces(total, strip, h.strip, (*expertsInStage)(h))
+		h.pool.RunPieces(total, strip, h.strip, (*expertsInStage)(h))
 		if h.m.rounds(actMLP) {
 			h.each(x.assigned(), 4, (*roundExpertsStage)(h))
 		}
 		h.strip = stripOf(x.most, l.experts[0].down.Cols)
-		h.m.pool.RunPieces(h.m.cfg.Hidden, strip, h.strip, (*expertsOutStage)(h))
+		h.pool.RunPieces(h.m.cfg.Hidden, strip, h.strip, (*expertsOutStage)(h))
 	}
 }
 

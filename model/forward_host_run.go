@@ -89,7 +89,7 @@ func stripOf(rows, cols int) int {
 // share divides n weight rows of cols columns among the workers, in strips.
 func (h *hostRun) share(n, cols int, t workers.Task) {
 	h.strip = stripOf(h.rows, cols)
-	h.m.pool.RunPieces(n, strip, h.strip, t)
+	h.pool.RunPieces(n, strip, h.strip, t)
 }
 
 // useOwn points x to the run's own memory.

@@ -4,6 +4,9 @@ import (
 	"context"
 	"fmt"
 	"sync/atomic"
+
+	"github.com/lukv/lukv/internal/turns"
+	"github.com/lukv/lukv/internal/workers"
 )
 
 // span is a run of consecutive tokens of one session inside a pass.
@@ -29,7 +32,8 @@ type pass struct {
 	watched *span          // for the stages that watch
 	input   []float32      // likewise, [rows][Hidden] input of a layer
 
-	stop atomic.Bool // set when the context is done
+	pool *workers.Pool // that stages run on
+	stop atomic.Bool   // set when the context is done
 }
 
 // add appends a span of n tokens of s, whose first position is s.pos+offset.
@@ -47,13 +51,18 @@ func (p *pass) each(n, grain int, t interface{ Run(lo, hi, worker int) }) {
 		t.Run(0, 1, 0)
 		return
 	}
-	p.m.pool.Run(n, grain, t)
+	p.pool.Run(n, grain, t)
 }
 
 // watchContext sets p.stop when ctx is done, until release is called. If p.stop is
 // just being set, release waits for that, so that the pass can be reused. A context
-// that cannot be cancelled costs nothing.
+// that cannot be cancelled costs nothing. A pass that is part of a request's work beside
+// the steps of an engine has the thread of its turn.
 func (p *pass) watchContext(ctx context.Context) (release func()) {
+	p.pool = p.m.pool
+	if t := turns.Of(ctx); t != nil {
+		p.pool = workers.Alone(func() { _ = t.Check(ctx) }) // an error stops the pass, too
+	}
 	if ctx.Done() == nil {
 		return func() {}
 	}

@@ -34,7 +34,7 @@ type runShape struct {
 
 func newRun(m *Model, s runShape) (*run, error) {
 	r := &run{shape: s, pass: pass{
-		m: m, cap: s.rows,
+		m: m, pool: m.pool, cap: s.rows,
 		spans: make([]span, 0, max(1, s.seqs)), pos: make([]int32, s.rows),
 		watch: make([]watchScratch, m.pool.Threads()),
 	}}

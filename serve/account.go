@@ -15,7 +15,6 @@ import (
 type account struct {
 	all    *engine.Account
 	shared func() bool // whether several owners share the limit
-	turns  turns       // of those that are prepared
 
 	mu   sync.Mutex
 	used int64

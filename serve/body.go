@@ -137,8 +137,8 @@ func body(r *http.Request) (*fields, error) {
 // readBody reads the body of a request as it comes.
 func readBody(r *http.Request) ([]byte, error) {
 	data, err := readCounted(r, r.Body, r.ContentLength)
-	if err == nil && len(data) >= heavyBody {
-		err = holdsOf(r.Context()).enter(r.Context())
+	if err == nil {
+		err = holdsOf(r.Context()).turn.Take(r.Context())
 	}
 	return data, err
 }
@@ -195,10 +195,11 @@ func bodyError(err error) *apiError {
 }
 
 func bodyFields(r *http.Request, data []byte) (*fields, error) {
-	f, bad := parseBody(data)
-	if bad != nil {
-		return nil, bad
+	ctx := r.Context()
+	f, err := parseBody(ctx, data)
+	if err != nil {
+		return nil, err
 	}
-	f.ctx, f.size = r.Context(), len(data)
+	f.ctx, f.size = ctx, len(data)
 	return f, nil
 }

@@ -64,7 +64,7 @@ func (c *textRequest) prompts(r *http.Request, f *fields, key string, most int, 
 	for _, p := range list {
 		var sent sentPrompt
 		if p[0] == '"' {
-			sent.text, _ = unquote(p)
+			sent.text, _ = unquote(r.Context(), p)
 			var err error
 			o := tokenizer.EncodeOptions{AddSpecial: special}
 			if sent.tokens, err = v.tok.EncodeContext(r.Context(), sent.text, limit, o); err == nil && c.echo {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/lukv/lukv/dialog"
 	"github.com/lukv/lukv/engine"
+	"github.com/lukv/lukv/internal/turns"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/tokenizer/chat"
@@ -280,6 +281,12 @@ func (d *documents) get(owner, id string, v *served) (*document, error) {
 // request returns the request that reads the document, as far as its cache is not kept, and
 // does nothing else.
 func (d *document) request(ctx context.Context, v *served) (engine.Request, error) {
+	turn, err := turns.Begin(ctx)
+	if err != nil {
+		return engine.Request{}, err
+	}
+	defer turn.End()
+	ctx = turn.Use(ctx)
 	in := chat.Input{AddGenerationPrompt: true}
 	if d.System != "" {
 		in.Messages = append(in.Messages, chat.NewMessage("system", d.System))

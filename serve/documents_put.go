@@ -18,6 +18,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/lukv/lukv/engine"
+	"github.com/lukv/lukv/internal/turns"
 	"github.com/lukv/lukv/lukv"
 )
 
@@ -233,8 +234,9 @@ func (s *Server) readLater(r *http.Request, doc *document, q engine.Request) (*d
 		}
 		return old, http.StatusOK, nil
 	}
-	used := &holds{charge: &charge{a: &s.account, owner: s.owner(r)}}
-	ctx, cancel := context.WithCancel(context.WithValue(context.WithoutCancel(r.Context()), holdsKey{}, used))
+	holdsOf(r.Context()).turn.Give() // it goes on elsewhere
+	used := s.newHolds(s.owner(r))
+	ctx, cancel := context.WithCancel(context.WithValue(turns.Apart(context.WithoutCancel(r.Context())), holdsKey{}, used))
 	r = r.WithContext(ctx)
 	work := &reading{s: s, r: r, doc: doc}
 	if err := work.begin(q); err != nil {

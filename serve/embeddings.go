@@ -95,7 +95,7 @@ func (s *Server) vectors(r *http.Request, q *embed) ([][]float32, error) {
 	if err := holdsOf(r.Context()).charge.take(int64(len(q.prompts)*q.dims)*elementCost, forAnswers); err != nil {
 		return nil, err
 	}
-	holdsOf(r.Context()).leave()
+	holdsOf(r.Context()).turn.Give()
 	list, err := q.v.e.Embed(r.Context(), s.salted(contextOf(r), engine.Request{}), q.prompts, q.how, q.dims)
 	if err != nil {
 		return nil, asError(err, q.v.e.MaxTokens())

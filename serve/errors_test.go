@@ -47,7 +47,7 @@ func TestInternalErrors(t *testing.T) {
 func TestInternalErrorsOfStreams(t *testing.T) {
 	var log strings.Builder
 	r := httptest.NewRecorder()
-	w := &statusWriter{ResponseWriter: r, log: slog.New(slog.NewTextHandler(&log, nil)), begins: func() {}}
+	w := &statusWriter{ResponseWriter: r, log: slog.New(slog.NewTextHandler(&log, nil))}
 	w.Header().Set("X-Request-Id", "mine")
 	out := newEventStream(w, requestOf(New(Options{}), ""))
 	out.fail(asError(errors.New("write /secret/path"), 0))
@@ -143,5 +143,5 @@ func TestFormOfRefusals(t *testing.T) {
 // requestOf returns a request of an owner as handlers get it.
 func requestOf(s *Server, owner string) *http.Request {
 	r := httptest.NewRequest("POST", "/", nil)
-	return r.WithContext(context.WithValue(r.Context(), holdsKey{}, &holds{charge: &charge{a: &s.account, owner: owner}}))
+	return r.WithContext(context.WithValue(r.Context(), holdsKey{}, s.newHolds(owner)))
 }

@@ -21,7 +21,7 @@ func Handler(h func(w http.ResponseWriter, r *http.Request) error) http.Handler 
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id := requestID(r.Header.Get("X-Request-Id"))
 		w.Header().Set("X-Request-Id", id)
-		out := &statusWriter{ResponseWriter: w, log: slog.Default(), begins: func() {}}
+		out := &statusWriter{ResponseWriter: w, log: slog.Default()}
 		err := h(out, r)
 		switch {
 		case err == nil:

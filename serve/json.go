@@ -9,6 +9,7 @@ import (
 	"strconv"
 
 	"github.com/lukv/lukv/internal/strictjson"
+	"github.com/lukv/lukv/internal/turns"
 )
 
 // maxDepth bounds the nesting of requests.
@@ -23,20 +24,20 @@ type fields struct {
 	path   string // precedes names in errors
 	err    *apiError
 
-	// Of the body itself, not set for objects within it.
-	ctx  context.Context // of the request
-	size int             // in bytes
+	ctx context.Context // of the request
+
+	size int // of the body in bytes, not set for objects within it
 }
 
-func newFields(path string) *fields {
-	return &fields{values: map[string]json.RawMessage{}, path: path}
+func newFields(ctx context.Context, path string) *fields {
+	return &fields{ctx: ctx, values: map[string]json.RawMessage{}, path: path}
 }
 
 // parseBody reads the object that a request consists of.
-func parseBody(data []byte) (*fields, *apiError) {
-	f := newFields("")
+func parseBody(ctx context.Context, data []byte) (*fields, error) {
+	f := newFields(ctx, "")
 	at := "" // the field that is being read
-	s := strictjson.NewScanner(data, maxDepth)
+	s := scanner(ctx, data, maxDepth)
 	err := s.Object("an object", func(key string) error {
 		at = key
 		value, err := s.Raw()
@@ -48,7 +49,10 @@ func parseBody(data []byte) (*fields, *apiError) {
 	if err == nil {
 		err = s.End()
 	}
-	if err != nil {
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case err != nil:
 		if at != "" {
 			return nil, invalid(at, "%s: %v", at, err)
 		}
@@ -57,10 +61,17 @@ func parseBody(data []byte) (*fields, *apiError) {
 	return f, nil
 }
 
+// scanner returns a scanner that reads in turns.
+func scanner(ctx context.Context, text []byte, depth int) *strictjson.Scanner {
+	s := strictjson.NewScanner(text, depth)
+	s.Pause = func() error { return turns.Check(ctx) }
+	return s
+}
+
 // parseObject reads an object within a body, which has been checked.
-func parseObject(text []byte, path string) *fields {
-	f := newFields(path)
-	s := strictjson.NewScanner(text, math.MaxInt)
+func parseObject(ctx context.Context, text []byte, path string) *fields {
+	f := newFields(ctx, path)
+	s := scanner(ctx, text, math.MaxInt)
 	_ = s.Members("an object", func(key string) error {
 		value, err := s.Outline()
 		f.values[key] = value
@@ -106,8 +117,8 @@ func (f *fields) has(key string) bool { return f.raw(key) != nil }
 func kind(v json.RawMessage) string { return strictjson.KindOf(v) }
 
 // unquote returns the string that a value within a body is; false if it is none.
-func unquote(v json.RawMessage) (string, bool) {
-	s, err := strictjson.NewScanner(v, 0).String("a string")
+func unquote(ctx context.Context, v json.RawMessage) (string, bool) {
+	s, err := scanner(ctx, v, 0).String("a string")
 	return s, err == nil
 }
 
@@ -116,7 +127,7 @@ func (f *fields) str(key string) string {
 	if v == nil {
 		return ""
 	}
-	s, ok := unquote(v)
+	s, ok := unquote(f.ctx, v)
 	if !ok {
 		f.fail(key, "found %s, expected a string", kind(v))
 	}
@@ -201,7 +212,7 @@ func (f *fields) list(key string, n int) []json.RawMessage {
 		return nil
 	}
 	var list []json.RawMessage
-	s := strictjson.NewScanner(v, math.MaxInt)
+	s := scanner(f.ctx, v, math.MaxInt)
 	err := s.Array("a list", func(i int) error {
 		if i == n {
 			return errSurplus
@@ -228,7 +239,7 @@ func (f *fields) texts(key string, n int) []string {
 	}
 	var out []string
 	for i, v := range f.list(key, n) {
-		s, ok := unquote(v)
+		s, ok := unquote(f.ctx, v)
 		if !ok {
 			f.fail(fmt.Sprintf("%s[%d]", key, i), "found %s, expected a string", kind(v))
 		}
@@ -244,7 +255,7 @@ func (f *fields) tokens(key string, v json.RawMessage, vocab, n int) []int32 {
 		return nil
 	}
 	var out []int32
-	s := strictjson.NewScanner(v, 1)
+	s := scanner(f.ctx, v, 1)
 	err := s.Array("a list of token ids", func(i int) error {
 		if i > n {
 			return errSurplus
@@ -277,22 +288,22 @@ func (f *fields) object(key string) *fields {
 		f.fail(key, "found %s, expected an object", kind(v))
 		return nil
 	}
-	return parseObject(v, f.name(key))
+	return parseObject(f.ctx, v, f.name(key))
 }
 
 // exactKeys returns the first key, in the object that a value within a body is or in one
 // within it, that is not written in lower case: encoding/json would take it for another.
-func exactKeys(v json.RawMessage) (wrong string) {
+func exactKeys(ctx context.Context, v json.RawMessage) (wrong string) {
 	if len(v) == 0 || v[0] != '{' {
 		return ""
 	}
-	for key, value := range parseObject(v, "").values {
+	for key, value := range parseObject(ctx, v, "").values {
 		for i := range len(key) {
 			if c := key[i]; !('a' <= c && c <= 'z' || '0' <= c && c <= '9' || c == '_') {
 				return key
 			}
 		}
-		if wrong := exactKeys(value); wrong != "" {
+		if wrong := exactKeys(ctx, value); wrong != "" {
 			return wrong
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/lukv/lukv/engine"
+	"github.com/lukv/lukv/internal/turns"
 	"github.com/lukv/lukv/kvcache"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
@@ -153,6 +154,13 @@ func (w *lossMeasurement) run(ctx context.Context) {
 	if w.err = w.copyErr; w.over || w.err != nil {
 		return
 	}
+	turn, err := turns.Begin(ctx)
+	if err != nil {
+		w.err = err
+		return
+	}
+	defer turn.End()
+	ctx = turn.Use(ctx)
 	if w.ask.chooses {
 		w.loss, w.ratio, w.err = w.whole.CompressWithin(ctx, w.span, w.policy, w.ask.bound, model.LossOptions{})
 		return

@@ -13,6 +13,7 @@ import (
 	"github.com/lukv/lukv/dialog"
 	"github.com/lukv/lukv/dialog/structured"
 	"github.com/lukv/lukv/engine"
+	"github.com/lukv/lukv/internal/turns"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/tokenizer"
 )
@@ -482,9 +483,9 @@ func (ms *models) drain(ctx context.Context) error {
 // holds are the models and the memory that a request uses until it is over.
 type holds struct {
 	charge *charge
+	turn   *turns.Turn // for what is done before its answer begins
 
 	mu       sync.Mutex
-	turn     bool // has one of charge.a.turns
 	releases []func()
 	maxLen   int
 	model    string           // the last one's name
@@ -493,11 +494,16 @@ type holds struct {
 
 type holdsKey struct{}
 
+// newHolds returns the holds of a request of an owner.
+func (s *Server) newHolds(owner string) *holds {
+	return &holds{charge: &charge{a: &s.account, owner: owner}, turn: turns.New(owner)}
+}
+
 func holdsOf(ctx context.Context) *holds { return ctx.Value(holdsKey{}).(*holds) }
 
 // end releases the models. It returns what to log about the request.
 func (h *holds) end() []any {
-	h.leave()
+	h.turn.Give()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var sum usage
@@ -528,7 +534,7 @@ func (s *Server) served(ctx context.Context, id string) (*served, error) {
 		return nil, notFound("model_not_found", "the model %q does not exist", id)
 	}
 	h := holdsOf(ctx)
-	had := h.leave() // others need not wait for the model
+	had := h.turn.Give() // others need not wait for the model
 	v, release, err := s.models.acquire(ctx, sl)
 	if err != nil {
 		return nil, loadError(id, err)
@@ -537,7 +543,7 @@ func (s *Server) served(ctx context.Context, id string) (*served, error) {
 	h.releases, h.maxLen, h.model = append(h.releases, release), v.e.MaxTokens(), v.id
 	h.mu.Unlock()
 	if had {
-		err = h.enter(ctx)
+		err = h.turn.Take(ctx)
 	}
 	return v, err
 }

@@ -252,8 +252,7 @@ func (s *Server) ollamaRaw(w http.ResponseWriter, r *http.Request, f *fields, q 
 
 // fieldsOf returns fields made of values.
 func fieldsOf(r *http.Request, values object) (*fields, error) {
-	out := newFields("")
-	out.ctx = r.Context()
+	out := newFields(r.Context(), "")
 	for k, v := range values {
 		data, err := json.Marshal(v)
 		if err != nil {

@@ -280,7 +280,7 @@ func (s *Server) compression(f *fields, v *served, others ...string) *lukv.Polic
 		notZero(decode, "target_size", "interval", "buffer") // a buffer of -1 is none
 		o.adopt(decode)
 	}
-	if wrong := exactKeys(f.raw("kv_compression")); wrong != "" {
+	if wrong := exactKeys(f.ctx, f.raw("kv_compression")); wrong != "" {
 		o.fail(wrong, "unknown: all keys are written in lower case")
 	}
 	if o.err != nil {
@@ -472,7 +472,7 @@ func (s *Server) salted(r requestContext, q engine.Request) engine.Request {
 func (s *Server) submit(r requestContext, v *served, q engine.Request) (*engine.Stream, error) {
 	q = s.salted(r, q)
 	stream, err := v.e.Submit(r.ctx, q)
-	holdsOf(r.ctx).leave()
+	holdsOf(r.ctx).turn.Give()
 	var large *engine.TooLargeError
 	var format *structured.FormatError
 	switch {

@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/lukv/lukv/engine"
+	"github.com/lukv/lukv/internal/turns"
 	"github.com/lukv/lukv/lukv"
 )
 
@@ -345,10 +346,11 @@ func (s *Server) wrap(pattern string, h handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
 		id := w.Header().Get("X-Request-Id")
-		used := &holds{charge: &charge{a: &s.account, owner: s.owner(r)}}
-		out := &statusWriter{ResponseWriter: w, log: s.o.Log, begins: func() { used.leave() }}
+		used := s.newHolds(s.owner(r))
+		out := &statusWriter{ResponseWriter: w, log: s.o.Log, turn: used.turn}
 		r.Body = http.MaxBytesReader(out, r.Body, s.o.MaxBody)
-		ctx := context.WithValue(context.WithValue(r.Context(), requestKey{}, id), holdsKey{}, used)
+		ctx := context.WithValue(context.WithValue(used.turn.Use(r.Context()), requestKey{}, id), holdsKey{}, used)
+		out.ctx = ctx
 		err := s.guarded(out, r.WithContext(ctx), h)
 		reported := err != nil && out.status == 0
 		if reported {
@@ -473,7 +475,17 @@ type statusWriter struct {
 	http.ResponseWriter
 	log           *slog.Logger
 	status, bytes int
-	begins        func() // called before the first byte
+
+	turn *turns.Turn // ends before the first byte; nil of a service with an engine of its own
+	ctx  context.Context
+}
+
+// prepare waits for a turn to make the answer in, unless it has begun.
+func (w *statusWriter) prepare() error {
+	if w.status != 0 || w.turn == nil {
+		return nil
+	}
+	return w.turn.Take(w.ctx)
 }
 
 func (w *statusWriter) WriteHeader(status int) {
@@ -483,8 +495,9 @@ func (w *statusWriter) WriteHeader(status int) {
 
 func (w *statusWriter) begin(status int) {
 	if w.status == 0 {
-		w.status = status
-		w.begins()
+		if w.status = status; w.turn != nil {
+			w.turn.Give()
+		}
 	}
 }
 
@@ -508,6 +521,11 @@ func boundTaking(w http.ResponseWriter) {
 func writeJSON(w http.ResponseWriter, v any) error {
 	boundTaking(w)
 	w.Header().Set("Content-Type", "application/json")
+	if out, ok := w.(*statusWriter); ok {
+		if err := out.prepare(); err != nil {
+			return err
+		}
+	}
 	return encode(w, v)
 }
 

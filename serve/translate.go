@@ -27,8 +27,7 @@ func (s *Server) asChat(r *http.Request, f *fields, others object, own names, co
 	if f.err != nil {
 		return nil, f.err
 	}
-	out := newFields("")
-	out.ctx = f.ctx
+	out := newFields(f.ctx, "")
 	for _, k := range passed {
 		if v := f.raw(k); v != nil {
 			out.values[k] = v
@@ -87,7 +86,7 @@ func (f *fields) objects(key string, n int) []*fields {
 			f.fail(at, "found %s, expected an object", kind(raw))
 			return nil
 		}
-		out = append(out, parseObject(raw, f.name(at)))
+		out = append(out, parseObject(f.ctx, raw, f.name(at)))
 	}
 	return out
 }

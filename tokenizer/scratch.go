@@ -3,11 +3,12 @@ package tokenizer
 import (
 	"context"
 	"errors"
-	"runtime"
 	"slices"
 	"strings"
 	"unicode/utf8"
 	"unsafe"
+
+	"github.com/lukv/lukv/internal/turns"
 )
 
 // scratch is the memory of one call. It comes from the pool of its tokenizer, so
@@ -109,9 +110,8 @@ func (s *scratch) look() bool {
 		return true
 	}
 	s.work = lookEvery
-	runtime.Gosched() // a step of an engine waits for each of its goroutines, this for nothing
-	if s.ctx.Err() != nil {
-		s.err = context.Cause(s.ctx)
+	if err := turns.Check(s.ctx); err != nil {
+		s.err = err
 	} else if len(s.ids) > s.limit {
 		s.err = errLimit
 	}

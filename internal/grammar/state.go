@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+
+	"github.com/lukv/lukv/internal/turns"
 )
 
 // Limits on what a grammar remembers between calls, and on the ways to read a text.
@@ -24,7 +26,7 @@ type Grammar struct {
 	class   [256]uint8 // bytes of a class lead to the same places
 	classes int
 
-	lock       chan struct{} // holds a value while somebody reads or changes the following
+	lock       turns.Lock // held while somebody reads or changes the following
 	frames     map[frameKey]*frame
 	states     map[string]*State
 	held       int // pointers in states
@@ -89,7 +91,7 @@ func Compile(ctx context.Context, v *Vocabulary, p Part) (*Grammar, error) {
 	if err := c.finish(r); err != nil {
 		return nil, err
 	}
-	g := &Grammar{v: v, nodes: c.nodes, rules: c.rules, lock: make(chan struct{}, 1), meter: m}
+	g := &Grammar{v: v, nodes: c.nodes, rules: c.rules, meter: m}
 	g.classify()
 	g.forget()
 	if g.start, err = g.state([]*frame{g.frame(frameKey{node: g.rules[r].start})}); err != nil {
@@ -130,14 +132,12 @@ func (g *Grammar) forget() {
 }
 
 // enter begins a call, whose work is bounded. If there is no error, leave ends it.
-func (g *Grammar) enter(ctx context.Context) (err error) {
-	if err := acquire(ctx, g.lock); err != nil {
-		return err
+func (g *Grammar) enter(ctx context.Context) error {
+	turn, err := g.lock.Begin(ctx)
+	if err != nil {
+		return cancelled(err)
 	}
-	if g.meter, err = begin(ctx, maxWork, ErrAmbiguous); err != nil {
-		<-g.lock
-		return err
-	}
+	g.meter = &meter{ctx: ctx, turn: turn, limit: maxWork, over: ErrAmbiguous}
 	g.call++
 	return nil
 }
@@ -147,8 +147,7 @@ func (g *Grammar) leave() {
 	if len(g.states) >= maxStates || len(g.frames) >= 8*maxStates || g.held >= maxHeld {
 		g.forget()
 	}
-	g.meter.end()
-	<-g.lock
+	g.lock.End(g.meter.turn)
 }
 
 func (g *Grammar) frame(k frameKey) *frame {
@@ -356,15 +355,7 @@ func (g *Grammar) Bytes(ctx context.Context, budget *Budget, s *State, b []byte)
 	if s == nil || len(b) == 0 {
 		return s, nil
 	}
-	if err := g.enter(ctx); err != nil {
-		return nil, err
-	}
-	var err error
-	for i := 0; i < len(b) && s != nil && err == nil; i++ {
-		s, err = g.step(s, b[i])
-	}
-	work := g.meter.done
-	g.leave()
+	s, work, err := g.follow(ctx, s, b)
 	if err == nil {
 		err = budget.take(work)
 	}
@@ -372,6 +363,18 @@ func (g *Grammar) Bytes(ctx context.Context, budget *Budget, s *State, b []byte)
 		return nil, err
 	}
 	return s, nil
+}
+
+// follow is Bytes without a budget; it also returns the work.
+func (g *Grammar) follow(ctx context.Context, s *State, b []byte) (_ *State, work int, err error) {
+	if err := g.enter(ctx); err != nil {
+		return nil, 0, err
+	}
+	defer g.leave()
+	for i := 0; i < len(b) && s != nil && err == nil; i++ {
+		s, err = g.step(s, b[i])
+	}
+	return s, g.meter.done, err
 }
 
 // Token reads a token from a state, as Bytes does. The result is nil if the token may not
@@ -391,12 +394,7 @@ func (g *Grammar) Mask(ctx context.Context, budget *Budget, s *State) ([]uint64,
 	if s == nil {
 		return nil, false, nil
 	}
-	if err := g.enter(ctx); err != nil {
-		return nil, false, err
-	}
-	err := g.mask(s)
-	mask, some, work := s.mask, !s.empty, s.work
-	g.leave()
+	mask, some, work, err := g.maskOf(ctx, s)
 	if err == nil {
 		err = budget.take(work)
 	}
@@ -404,6 +402,16 @@ func (g *Grammar) Mask(ctx context.Context, budget *Budget, s *State) ([]uint64,
 		return nil, false, fmt.Errorf("mask: %w", err)
 	}
 	return mask, some, nil
+}
+
+// maskOf is Mask without a budget; it also returns the work.
+func (g *Grammar) maskOf(ctx context.Context, s *State) (mask []uint64, some bool, work int, err error) {
+	if err := g.enter(ctx); err != nil {
+		return nil, false, 0, err
+	}
+	defer g.leave()
+	err = g.mask(s)
+	return s.mask, !s.empty, s.work, err
 }
 
 // mask computes the mask of a state, unless it is known.

@@ -4,8 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"sync/atomic"
+
+	"github.com/lukv/lukv/internal/turns"
 )
 
 // Work is counted in places of an automaton, and edges of theirs, that are looked at or
@@ -20,8 +21,8 @@ const (
 	requestWork = 1 << 28
 	choiceWork  = 1 << 22
 
-	// quantum is the work after which a computation lets others take their turn.
-	quantum = 1 << 13
+	// quantum is the work after which a computation looks whether its turn is over.
+	quantum = 1 << 11
 )
 
 var (
@@ -51,66 +52,42 @@ func (b *Budget) take(n int) error {
 	return nil
 }
 
-// turns holds a token for each computation that may go on: half of the processors, the
-// others are left for models. Those that wait take turns in the order in which they came.
-var turns = make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))
-
 // meter counts the work of a computation in progress, which has a turn.
 type meter struct {
 	ctx         context.Context
+	turn        *turns.Turn
 	done, limit int
-	pending     int   // since the turn began
+	pending     int   // since the turn was checked
 	over        error // what more work than the limit is
 }
 
 // begin waits for a turn. The caller ends it.
 func begin(ctx context.Context, limit int, over error) (*meter, error) {
-	m := &meter{ctx: ctx, limit: limit, over: over}
-	return m, m.wait()
-}
-
-func (m *meter) wait() error {
-	err := acquire(m.ctx, turns)
+	turn, err := turns.Begin(ctx)
 	if err != nil {
-		m.pending = -1 // without a turn
+		return nil, cancelled(err)
 	}
-	return err
+	return &meter{ctx: ctx, turn: turn, limit: limit, over: over}, nil
 }
 
-// acquire puts a value into a channel that bounds something, unless ctx is done.
-func acquire(ctx context.Context, room chan<- struct{}) error {
-	select {
-	case <-ctx.Done():
-	default:
-		select {
-		case room <- struct{}{}:
-			return nil
-		case <-ctx.Done():
-		}
-	}
-	return fmt.Errorf("grammar: %w", context.Cause(ctx))
-}
+func (m *meter) end() { m.turn.End() }
 
 // look charges n units, before they are done.
 func (m *meter) look(n int) error {
 	if m.done += n; m.done > m.limit {
 		return m.over
 	}
-	if m.pending < 0 {
-		return context.Cause(m.ctx)
-	}
 	if m.pending += n; m.pending >= quantum {
-		<-turns
 		m.pending = 0
-		runtime.Gosched() // a step of an engine waits for each of its goroutines, this for nothing
-		return m.wait()
+		return cancelled(m.turn.Check(m.ctx))
 	}
 	return nil
 }
 
-// end gives the turn to the next.
-func (m *meter) end() {
-	if m.pending >= 0 {
-		<-turns
+// cancelled says where a computation was cancelled.
+func cancelled(err error) error {
+	if err != nil {
+		return fmt.Errorf("grammar: %w", err)
 	}
+	return nil
 }

@@ -3,6 +3,8 @@ package jinja
 import (
 	"context"
 	"time"
+
+	"github.com/lukv/lukv/internal/turns"
 )
 
 // Limits bounds what rendering one template may use. A field that is zero or
@@ -78,7 +80,7 @@ func (r *run) step(n int) {
 	}
 	if r.steps >= r.check {
 		r.check = r.steps + stepsPerCheck
-		if err := r.ctx.Err(); err != nil {
+		if err := turns.Check(r.ctx); err != nil {
 			panic(failure{err})
 		}
 	}

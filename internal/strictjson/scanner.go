@@ -17,6 +17,23 @@ type Scanner struct {
 	pos   int
 	depth int // objects and arrays that are open
 	limit int // of depth
+
+	// Pause, if not nil, is called about every 64 KiB of a text that is read; with its
+	// error the reading ends.
+	Pause func() error
+	next  int // where it is called next
+}
+
+// pauseEvery is the number of bytes between two calls of Pause.
+const pauseEvery = 64 << 10
+
+// look calls Pause if it is time.
+func (s *Scanner) look() error {
+	if s.pos < s.next || s.Pause == nil {
+		return nil
+	}
+	s.next = s.pos + pauseEvery
+	return s.Pause()
 }
 
 // NewScanner returns a Scanner at the beginning of text that opens at most depth
@@ -84,6 +101,9 @@ func (s *Scanner) open(c byte, what string) error {
 // bracket end; n is the number of elements read so far. It returns false, with
 // the bracket consumed, if there is none.
 func (s *Scanner) more(n int, end byte) (bool, error) {
+	if err := s.look(); err != nil {
+		return false, err
+	}
 	switch c := s.Peek(); {
 	case c == end:
 		s.pos++
@@ -209,16 +229,9 @@ func (s *Scanner) view(what string, keep bool) (string, error) {
 	start := s.pos
 	var buf []byte // nil until an escape occurs
 	for {
-		var all byte
-		n := 0
-		rest := s.text[s.pos:]
-		for n < len(rest) && plain[rest[n]] {
-			all |= rest[n]
-			n++
-		}
-		i := s.pos + n
-		if all >= utf8.RuneSelf && !utf8.Valid(s.text[s.pos:i]) {
-			return "", s.Fail("a string is not valid UTF-8")
+		i, err := s.plain()
+		if err != nil {
+			return "", err
 		}
 		part := s.text[s.pos:i]
 		s.pos = i
@@ -242,6 +255,37 @@ func (s *Scanner) view(what string, keep bool) (string, error) {
 			}
 		default:
 			return "", s.Fail("found control character %#02x in a string", c)
+		}
+	}
+}
+
+// plain returns where the bytes that stand for themselves end, from the position on.
+func (s *Scanner) plain() (end int, err error) {
+	at := s.pos
+	defer func() { s.pos = at }()
+	for {
+		var all byte
+		n := 0
+		rest := s.text[s.pos:min(len(s.text), s.pos+pauseEvery)]
+		for n < len(rest) && plain[rest[n]] {
+			all |= rest[n]
+			n++
+		}
+		more := n == pauseEvery && s.pos+n < len(s.text)
+		if all >= utf8.RuneSelf {
+			for cut := 0; more && cut < utf8.UTFMax && !utf8.RuneStart(s.text[s.pos+n]); cut++ {
+				n-- // the last character goes on
+			}
+			if !utf8.Valid(rest[:n]) {
+				s.pos = at
+				return 0, s.Fail("a string is not valid UTF-8")
+			}
+		}
+		if s.pos += n; !more {
+			return s.pos, nil
+		}
+		if err := s.look(); err != nil {
+			return 0, err
 		}
 	}
 }
@@ -468,6 +512,9 @@ func (s *Scanner) Outline() ([]byte, error) {
 	for s.pos < len(s.text) {
 		switch s.text[s.pos] {
 		case '"':
+			if err := s.look(); err != nil {
+				return nil, err
+			}
 			if err := s.pass(); err != nil {
 				return nil, err
 			}
@@ -488,6 +535,9 @@ func (s *Scanner) Outline() ([]byte, error) {
 		case ',', ' ', '\n', '\t', '\r':
 			if depth == 0 {
 				return s.outlined(start)
+			}
+			if err := s.look(); err != nil {
+				return nil, err
 			}
 		}
 		s.pos++

@@ -33,7 +33,7 @@ func BenchmarkContended(b *testing.B) {
 					quiet := time.Duration(1 << 62) // the minimum, not the mean: others may interfere
 					for range 1000 {
 						begin := time.Now()
-						alone(items, 4, task)
+						New(1).Run(items, 4, task)
 						quiet = min(quiet, time.Since(begin))
 					}
 					for range busy {

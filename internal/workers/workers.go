@@ -54,6 +54,7 @@ func (p *Panic) Unwrap() error {
 // Pool is a set of workers. All methods are safe for concurrent use.
 type Pool struct {
 	threads int
+	between func() // of Alone, called between pieces; may be nil
 	start   sync.Once
 	helpers []helper // worker i is helpers[i-1]
 	wg      sync.WaitGroup
@@ -139,6 +140,10 @@ type helper struct {
 // counts as 1. More threads than processors are allowed but slow.
 func New(n int) *Pool { return &Pool{threads: max(1, n)} }
 
+// Alone returns a pool of the calling goroutine alone, which calls between after each
+// piece. It need not be closed.
+func Alone(between func()) *Pool { return &Pool{threads: 1, between: between} }
+
 // Threads returns the number of threads.
 func (p *Pool) Threads() int { return p.threads }
 
@@ -165,7 +170,7 @@ func (p *Pool) RunPieces(n, grain, most int, t Task) {
 	grain = max(1, grain, n/math.MaxInt32+1)
 	most = max(1, most/grain)
 	if p.threads == 1 {
-		alone(n, grain*most, t)
+		p.alone(n, grain*most, t)
 		return
 	}
 	chunks := (n-1)/grain + 1
@@ -173,12 +178,12 @@ func (p *Pool) RunPieces(n, grain, most int, t Task) {
 	defer p.calls.Add(-1)
 	spread := min(p.threads-int(calls)+1, chunks)
 	if spread <= 1 || p.closed.Load() || !p.owned.CompareAndSwap(false, true) {
-		alone(n, grain*most, t)
+		p.alone(n, grain*most, t)
 		return
 	}
 	defer p.owned.Store(false)
 	if p.start.Do(p.startHelpers); p.spans == nil { // closed before they started
-		alone(n, grain*most, t)
+		p.alone(n, grain*most, t)
 		return
 	}
 	p.task, p.n, p.grain, p.most, p.spread = t, n, grain, uint32(min(most, math.MaxInt32)), spread
@@ -195,9 +200,12 @@ func (p *Pool) RunPieces(n, grain, most int, t Task) {
 	done = true
 }
 
-func alone(n, grain int, t Task) {
+func (p *Pool) alone(n, grain int, t Task) {
 	for lo := 0; lo < n; lo += grain {
 		t.Run(lo, min(n, lo+grain), 0)
+		if p.between != nil {
+			p.between()
+		}
 	}
 }
 
