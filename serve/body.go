@@ -144,9 +144,10 @@ func readBody(r *http.Request) ([]byte, error) {
 }
 
 // readCounted reads all of in, which is part of a request, and counts what it costs as it
-// comes. size is how long it is said to be, -1 if that is unknown.
+// comes. The request has no turn afterwards: it may have to wait for the client. size is how long it is said to be, -1 if that is unknown.
 func readCounted(r *http.Request, in io.Reader, size int64) ([]byte, error) {
-	c := holdsOf(r.Context()).charge
+	h := holdsOf(r.Context())
+	c := h.charge
 	room := 64 << 10 // at first: what is said has not come yet
 	if size >= 0 && size < int64(room) {
 		room = int(size) + 1
@@ -160,7 +161,13 @@ func readCounted(r *http.Request, in io.Reader, size int64) ([]byte, error) {
 			if err := c.take(int64(room-cap(data))*bodyCost, forRequests); err != nil {
 				return nil, err
 			}
+			if len(data) > 0 { // copying takes a while where there is much of it
+				if err := h.turn.Take(r.Context()); err != nil {
+					return nil, err
+				}
+			}
 			data, room = append(make([]byte, 0, room), data...), 2*room
+			h.turn.Give()
 		}
 		n, err := in.Read(data[len(data):cap(data)])
 		data = data[:len(data)+n]

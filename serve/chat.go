@@ -545,8 +545,8 @@ func (f *chatFormat) end(w http.ResponseWriter, out *eventStream, sum *outcome) 
 			m.Content = &text
 		}
 	}
-	f.answer.Choices = f.choices
-	return writeJSON(w, f.answer)
+	f.answer.Choices = []chatChoice{}
+	return writeList(w, f.answer, "choices", f.choices)
 }
 
 func (f *chatFormat) fail(out *eventStream, e *apiError) { out.fail(e) }

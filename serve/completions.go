@@ -463,16 +463,17 @@ func (f *textFormat) end(w http.ResponseWriter, out *eventStream, sum *outcome) 
 		out.done()
 		return nil
 	}
+	var choices []textChoice
 	for k := range f.c.queries {
 		for _, choice := range bestOf(f.choices[k*f.c.best:(k+1)*f.c.best:(k+1)*f.c.best], f.c.n) {
-			choice.Text, choice.Index = string(choice.text), len(f.answer.Choices)
+			choice.Text, choice.Index = string(choice.text), len(choices)
 			if f.c.ids {
 				choice.PromptIDs = f.c.queries[k].Prompt
 			}
-			f.answer.Choices = append(f.answer.Choices, choice)
+			choices = append(choices, choice)
 		}
 	}
-	return writeJSON(w, f.answer)
+	return writeList(w, f.answer, "choices", choices)
 }
 
 func (f *textFormat) fail(out *eventStream, e *apiError) { out.fail(e) }

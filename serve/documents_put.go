@@ -75,6 +75,9 @@ func documentBody(r *http.Request) (*fields, error) {
 		}
 	}
 	io.Copy(io.Discard, r.Body) // what follows the last part
+	if err := holdsOf(r.Context()).turn.Take(r.Context()); err != nil {
+		return nil, err
+	}
 	data, err := json.Marshal(values)
 	if err != nil {
 		return nil, err

@@ -121,15 +121,16 @@ func (s *Server) embeddings(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	out := embeddingAnswer{Object: "list", Model: q.v.id, Usage: embeddingUsage{q.tokens, q.tokens}}
+	out := embeddingAnswer{Object: "list", Data: []embedding{}, Model: q.v.id, Usage: embeddingUsage{q.tokens, q.tokens}}
+	var data []embedding
 	for i, x := range list {
 		e := embedding{Object: "embedding", Index: i, Vector: x}
 		if encoding == "base64" {
 			e.Vector = base64Floats(x)
 		}
-		out.Data = append(out.Data, e)
+		data = append(data, e)
 	}
-	return writeJSON(w, out)
+	return writeList(w, out, "data", data)
 }
 
 // base64Floats returns the little-endian bytes of floats in base64.

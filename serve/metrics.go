@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lukv/lukv/engine"
+	"github.com/lukv/lukv/internal/turns"
 )
 
 // Names and buckets are those of vLLM, which routers and dashboards know. The long
@@ -217,6 +218,8 @@ func (s *Server) writeMetrics(w http.ResponseWriter, _ *http.Request) {
 	s.docs.mu.Unlock()
 	b.family("lukv:request_bytes", "gauge")
 	b.sample("lukv:request_bytes", float64(s.account.all.Used()))
+	b.family("lukv:turns_waiting", "gauge")
+	b.sample("lukv:turns_waiting", float64(turns.Waiting()))
 	b.family("lukv:request_bytes_limit", "gauge")
 	b.sample("lukv:request_bytes_limit", float64(s.account.all.Limit()))
 	b.family("lukv:documents", "gauge")

@@ -33,6 +33,7 @@ var metricHelp = map[string]string{
 	"lukv:model_loaded":                          "1 if the model is loaded, otherwise 0.",
 	"lukv:request_bytes":                         "Bytes that requests and answers in progress take besides their caches.",
 	"lukv:request_bytes_limit":                   "The limit on lukv:request_bytes.",
+	"lukv:turns_waiting":                         "Work of requests that waits for the processor beside the steps of engines.",
 	"lukv:documents":                             "Documents.",
 	"lukv:document_bytes":                        "Bytes of the texts of documents.",
 }

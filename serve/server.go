@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	"crypto/rand"
@@ -18,6 +19,7 @@ import (
 	"net/http"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -527,6 +529,73 @@ func writeJSON(w http.ResponseWriter, v any) error {
 		}
 	}
 	return encode(w, v)
+}
+
+// pieceWriter writes an answer whose pieces are each made in a turn. Writing, which may wait
+// for the client, needs none.
+type pieceWriter struct {
+	*bufio.Writer
+	out *statusWriter
+}
+
+func newPieceWriter(w http.ResponseWriter) *pieceWriter {
+	boundTaking(w)
+	w.Header().Set("Content-Type", "application/json")
+	out, _ := w.(*statusWriter)
+	return &pieceWriter{bufio.NewWriterSize(betweenTurns{w, out}, 32<<10), out}
+}
+
+// betweenTurns writes without a turn.
+type betweenTurns struct {
+	http.ResponseWriter
+	out *statusWriter
+}
+
+func (w betweenTurns) Write(p []byte) (int, error) {
+	if w.out != nil && w.out.turn != nil {
+		w.out.turn.Give()
+	}
+	return w.ResponseWriter.Write(p)
+}
+
+// piece begins a piece.
+func (p *pieceWriter) piece() error {
+	if p.out == nil || p.out.turn == nil {
+		return nil
+	}
+	if err := p.out.turn.Take(p.out.ctx); err != nil {
+		return err
+	}
+	return p.out.turn.Check(p.out.ctx)
+}
+
+// writeList writes an answer with a list of values under a key, under which the answer has
+// an empty list. Its values are pieces: all at once might take long.
+func writeList[T any](w http.ResponseWriter, answer any, key string, list []T) error {
+	out := newPieceWriter(w)
+	if err := out.piece(); err != nil {
+		return err
+	}
+	var text strings.Builder
+	if err := encode(&text, answer); err != nil {
+		return err
+	}
+	mark := strconv.Quote(key) + ":["
+	before, after, _ := strings.Cut(text.String(), mark) // not within a string, where quotes are escaped
+	out.WriteString(before + mark)
+	for i := range list {
+		if err := out.piece(); err != nil {
+			return err
+		}
+		if i > 0 {
+			out.WriteByte(',')
+		}
+		if err := encode(unbroken{out.Writer}, list[i]); err != nil {
+			return err
+		}
+	}
+	out.WriteString(after)
+	return out.Flush()
 }
 
 // encode writes JSON and a newline. Answers and streams encode the same text alike.

@@ -67,24 +67,32 @@ func (f *fields) countTokens() error {
 // writeTokens writes tokens, and their texts if asked, piece by piece: a list of values to
 // be encoded at once would take many times their memory.
 func writeTokens(w http.ResponseWriter, v *served, ids []int32, texts bool) error {
-	boundTaking(w)
-	w.Header().Set("Content-Type", "application/json")
-	out := bufio.NewWriterSize(w, 32<<10)
-	list := func(name string, element func(id int32)) {
+	out := newPieceWriter(w)
+	list := func(name string, element func(id int32)) (err error) {
 		fmt.Fprintf(out, "%q:[", name)
 		for i, id := range ids {
+			if i%1024 == 0 && err == nil {
+				err = out.piece()
+			}
+			if err != nil {
+				return err
+			}
 			if i > 0 {
 				out.WriteByte(',')
 			}
 			element(id)
 		}
 		out.WriteString("],")
+		return nil
 	}
 	out.WriteByte('{')
 	var digits [16]byte
-	list("tokens", func(id int32) { out.Write(strconv.AppendInt(digits[:0], int64(id), 10)) })
-	if texts {
-		list("token_strs", func(id int32) { encode(unbroken{out}, v.tok.Piece(id)) })
+	err := list("tokens", func(id int32) { out.Write(strconv.AppendInt(digits[:0], int64(id), 10)) })
+	if texts && err == nil {
+		err = list("token_strs", func(id int32) { encode(unbroken{out.Writer}, v.tok.Piece(id)) })
+	}
+	if err != nil {
+		return err
 	}
 	fmt.Fprintf(out, `"count":%d,"max_model_len":%d}`+"\n", len(ids), v.e.MaxTokens())
 	return out.Flush()
