@@ -3,8 +3,10 @@ package strictjson
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
+	"strconv"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -215,4 +217,50 @@ func BenchmarkScanner(b *testing.B) {
 			require.NoError(b, err)
 		}
 	})
+}
+
+// TestPause: a long text is read in pieces of about the same length, whatever is in it and
+// wherever a piece ends, and an error ends the reading.
+func TestPause(t *testing.T) {
+	long := strings.Repeat("a", pauseEvery-5)
+	for name, text := range map[string]string{
+		"plain":     strconv.Quote(strings.Repeat("lorem ", pauseEvery)),
+		"numbers":   "[" + strings.Repeat("1,", pauseEvery) + "1]",
+		"strings":   "[" + strings.Repeat(`"a",`, pauseEvery) + "1]",
+		"objects":   "[" + strings.Repeat(`{"a":{}},`, pauseEvery) + "1]",
+		"character": `"` + long + strings.Repeat("語", pauseEvery) + `"`,
+		"four":      `"` + long + strings.Repeat("😀", pauseEvery) + `"`,
+	} {
+		for _, read := range map[string]func(*Scanner) error{
+			"skip":    func(s *Scanner) error { return s.Skip() },
+			"outline": func(s *Scanner) error { _, err := s.Outline(); return err },
+		} {
+			s, pauses, last := NewScanner([]byte(text), 8), 0, 0
+			s.Pause = func() error {
+				pauses++
+				require.LessOrEqual(t, s.pos-last, 2*pauseEvery, name)
+				last = s.pos
+				return nil
+			}
+			require.NoError(t, read(s), name)
+			require.NoError(t, s.End(), name)
+			require.LessOrEqual(t, pauses, len(text)/pauseEvery+1, name)
+		}
+		s := NewScanner([]byte(text), 8)
+		gone := errors.New("gone")
+		s.Pause = func() error { return gone }
+		require.ErrorIs(t, s.Skip(), gone, name)
+	}
+	for _, bad := range []string{"\x80", "\xe8\xaa", "\xf0\x9f\x98", "\xc0\x80", "\x80\x80\x80\x80\x80"} {
+		for shift := range 8 {
+			text := `"` + strings.Repeat("a", pauseEvery-6+shift) + bad + strings.Repeat("b", pauseEvery) + `"`
+			require.ErrorContains(t, Check([]byte(text), 1), "not valid UTF-8", "%q after %d", bad, shift)
+		}
+	}
+	for shift := range 8 {
+		want := strings.Repeat("a", pauseEvery-6+shift) + "語😀é" + long
+		got, err := NewScanner([]byte(`"`+want+`"`), 1).String("a text")
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+	}
 }

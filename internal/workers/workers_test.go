@@ -300,3 +300,21 @@ func BenchmarkRun(b *testing.B) {
 		}
 	}
 }
+
+// A pool of its caller alone calls its function after each piece, and works nowhere else.
+func TestAlone(t *testing.T) {
+	pieces, calls := 0, 0
+	p := Alone(func() {
+		calls++
+		assert.Equal(t, pieces, calls)
+	})
+	next := 0
+	p.RunPieces(100, 8, 16, taskFunc(func(lo, hi, worker int) {
+		assert.Zero(t, worker)
+		assert.Equal(t, next, lo)
+		pieces, next = pieces+1, hi
+	}))
+	assert.Equal(t, 100, next)
+	assert.Equal(t, 7, calls)
+	assert.Equal(t, 1, p.Threads())
+}
