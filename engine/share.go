@@ -7,28 +7,23 @@ import (
 	"slices"
 	"time"
 
+	"github.com/lukv/lukv/internal/turns"
 	"github.com/lukv/lukv/model"
 )
 
 // share divides the steps between clients that decode at the same time, so that one with few
-// answers is not slowed down by another's many: its answers take turns, and its prompts take
-// half of the time at most.
+// answers is not slowed down by another's many: its answers take turns, and its prompts, with
+// its work beside the steps, take half of the time at most.
 type share struct {
 	step  int64 // number of this step
 	times line  // of passes without prompts, by rows
 
-	prompts map[string]*clientPrompts // of clients whose prompts were read lately
+	prompts map[string]int64 // the last steps with prompts, of clients that had some lately
 
 	// Scratch.
 	clients []clientRows // of this step's answers
 	counts  []int
 	order   []int // of parts, longest left out first
-}
-
-// clientPrompts are the prompts of a client.
-type clientPrompts struct {
-	turn  int64     // the last step with one of them
-	until time.Time // they wait for as long as they have taken
 }
 
 // clientRows are the rows of a client's answers in a step.
@@ -41,7 +36,7 @@ type clientRows struct {
 const (
 	// leastRows of answers fit into every step: they take little longer than one, as the
 	// weights are read once for all.
-	leastRows = 8
+	leastRows = 4
 
 	// mostTime is how long a step with answers of several clients may take, in passes with
 	// a single row, unless the clients have as many each.
@@ -61,39 +56,20 @@ func (s *share) limit() int {
 	return max(leastRows, int(min(rows, math.MaxInt32)))
 }
 
-// prompt returns the entry of a client whose prompts are read.
-func (s *share) prompt(client string) *clientPrompts {
-	c := s.prompts[client]
-	if c == nil {
-		if s.prompts == nil {
-			s.prompts = map[string]*clientPrompts{}
-		}
-		c = new(clientPrompts)
-		s.prompts[client] = c
-	}
-	return c
-}
-
 // promptsWait reports whether the prompts of a client are left out of this step, in favour of
 // others' answers.
-func (s *share) promptsWait(client string, now time.Time) bool {
-	return now.Before(s.prompt(client).until) && slices.ContainsFunc(s.clients, func(c clientRows) bool { return c.name != client })
+func (s *share) promptsWait(client string) bool {
+	return slices.ContainsFunc(s.clients, func(c clientRows) bool { return c.name != client }) && turns.Owes(client)
 }
 
 // promptTurn records that a piece of a prompt is in this step.
 func (s *share) promptTurn(j *job) {
-	j.turn, s.prompt(j.req.Client).turn = s.step, s.step
-}
-
-// promptTook records that prompts of a client have taken some time, which ends now.
-func (s *share) promptTook(client string, took time.Duration, now time.Time) {
 	const lately = 1000 // steps
-	maps.DeleteFunc(s.prompts, func(_ string, c *clientPrompts) bool { return c.turn < s.step-lately && !now.Before(c.until) })
-	c := s.prompt(client)
-	if c.until.Before(now) {
-		c.until = now
+	if s.prompts == nil {
+		s.prompts = map[string]int64{}
 	}
-	c.until = c.until.Add(took)
+	j.turn, s.prompts[j.req.Client] = s.step, s.step
+	maps.DeleteFunc(s.prompts, func(_ string, turn int64) bool { return turn < s.step-lately })
 }
 
 // promptsInTurn returns the requests whose prompts are read: clients that have waited longest
@@ -106,7 +82,7 @@ func (e *Engine) promptsInTurn() []*job {
 		}
 	}
 	slices.SortStableFunc(e.reading, func(a, b *job) int {
-		return cmp.Or(cmp.Compare(e.share.prompt(a.req.Client).turn, e.share.prompt(b.req.Client).turn), cmp.Compare(a.turn, b.turn))
+		return cmp.Or(cmp.Compare(e.share.prompts[a.req.Client], e.share.prompts[b.req.Client]), cmp.Compare(a.turn, b.turn))
 	})
 	return e.reading
 }
@@ -207,10 +183,9 @@ func (e *Engine) noteStep(took time.Duration, rows, answers, taken int) {
 		e.share.times.add(float64(rows), took.Seconds())
 		return
 	}
-	now := time.Now()
 	each := max(0, took-time.Duration(e.pace.decode*float64(time.Second))) / time.Duration(taken)
 	for i, p := range e.parts[answers:] {
-		e.share.promptTook(e.owners[answers+i].req.Client, time.Duration(p.N)*each, now)
+		turns.Charge(e.owners[answers+i].req.Client, time.Duration(p.N)*each)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/lukv/lukv/internal/turns"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
 )
@@ -33,7 +34,7 @@ func TestShareLevel(t *testing.T) {
 		{8, []int{1, 2, 2, 2, 2, 2, 2}, 0}, // one with few does not make all others take turns
 		{8, []int{1, 2, 2, 2, 2, 2, 9}, 2},
 	} {
-		s := share{times: passes(float64(2*test.limit-3), 1)}
+		s := share{times: passes(float64(2*test.limit)-2.5, 1)}
 		for i, n := range test.rows {
 			s.client(fmt.Sprint(i)).rows += n
 		}
@@ -106,28 +107,18 @@ func TestLine(t *testing.T) {
 	require.InDelta(t, 5, slope, 0.1)
 }
 
-// TestPromptsWait: a client's prompts take half of the time at most while others decode.
+// TestPromptsWait: a client's prompts wait for others' answers, and for nobody else's, once
+// they have taken more than half of the time. Package turns keeps the account.
 func TestPromptsWait(t *testing.T) {
 	var s share
-	now := time.Now()
-	wait := func(client string) bool { return s.promptsWait(client, now) }
-	s.promptTook("a", time.Second, now)
-	require.False(t, wait("a"), "nobody decodes")
-	s.client("a")
-	require.False(t, wait("a"), "nobody else decodes")
-	s.client("b")
-	require.True(t, wait("a"))
-	require.False(t, wait("b"))
-	s.promptTook("a", time.Second, now) // of two prompts in a step
-	now = now.Add(1999 * time.Millisecond)
-	require.True(t, wait("a"))
-	now = now.Add(time.Millisecond)
-	require.False(t, wait("a"))
-	now, s.step = now.Add(time.Hour), 2000
-	s.promptTook("b", time.Millisecond, now) // what was long ago does not count
-	require.Len(t, s.prompts, 1)
-	require.True(t, wait("b"))
-	require.False(t, s.promptsWait("b", now.Add(time.Millisecond)))
+	a, b := t.Name()+"a", t.Name()+"b"
+	turns.Charge(a, time.Hour)
+	require.False(t, s.promptsWait(a), "nobody decodes")
+	s.client(a)
+	require.False(t, s.promptsWait(a), "nobody else decodes")
+	s.client(b)
+	require.True(t, s.promptsWait(a))
+	require.False(t, s.promptsWait(b))
 }
 
 // TestPromptsInTurn: a client with one prompt does not wait for all of another.
@@ -155,7 +146,7 @@ func TestClientsShareSteps(t *testing.T) {
 	m := openModel(t)
 	tokens, contexts := prompts(t, m, 2)
 	decode := &lukv.Policy{Decode: lukv.DecodeConfig{Mode: "periodic", TargetSize: 64, Interval: 8}}
-	slow, fast := passes(13, 1), passes(1000, 1) // for 8 rows and for hundreds
+	slow, fast := passes(1, 1), passes(1000, 1) // for the least rows and for hundreds
 	for name, test := range map[string]struct {
 		o      Options
 		times  line
@@ -165,11 +156,11 @@ func TestClientsShareSteps(t *testing.T) {
 		out    bool // answers are left out
 	}{
 		"one beside many":         {Options{}, slow, 1, 14, nil, true},
-		"some beside many":        {Options{}, slow, 3, 9, nil, true},
+		"some beside many":        {Options{}, slow, 2, 9, nil, true},
 		"with drafts":             {Options{Lookup: true}, slow, 1, 12, nil, true},
 		"compressed as they grow": {Options{}, slow, 1, 12, decode, true},
 		"as many":                 {Options{}, slow, 6, 6, nil, false},
-		"few enough":              {Options{}, slow, 1, 7, nil, false},
+		"few enough":              {Options{}, slow, 1, leastRows - 1, nil, false},
 		"fast enough":             {Options{}, fast, 1, 14, nil, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -186,7 +177,11 @@ func TestClientsShareSteps(t *testing.T) {
 						in[client]++
 						missed[c] = 0
 					}
-					if turns := (test.many + 7 - test.few) / (8 - test.few); missed[c] > turns {
+					turns := 0
+					if test.out {
+						turns = (test.many + leastRows - 1 - test.few) / (leastRows - test.few)
+					}
+					if missed[c] > turns {
 						panic(fmt.Sprintf("left out of %d steps", missed[c]))
 					}
 				}
@@ -227,7 +222,7 @@ func TestClientsShareSteps(t *testing.T) {
 				return
 			}
 			require.Equal(t, steps, out)
-			require.Equal(t, 8-test.few, widest)
+			require.Equal(t, leastRows-test.few, widest)
 		})
 	}
 }

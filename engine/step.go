@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/lukv/lukv/internal/turns"
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/model"
 )
@@ -171,7 +172,6 @@ func (e *Engine) add(j *job, p model.Part) {
 // and the prompts of each do. A prompt that is computed layer by layer is returned instead, to
 // be advanced separately. taken is the number of tokens added.
 func (e *Engine) addPrompts(n int) (layered *job, taken int) {
-	now := time.Now()
 	for _, j := range e.promptsInTurn() {
 		read, err := j.next()
 		if err != nil {
@@ -182,7 +182,7 @@ func (e *Engine) addPrompts(n int) (layered *job, taken int) {
 			e.read(j)
 			continue
 		}
-		if e.share.promptsWait(j.req.Client, now) || layered != nil {
+		if e.share.promptsWait(j.req.Client) || layered != nil {
 			continue
 		}
 		if j.fill.Layered() {
@@ -217,7 +217,7 @@ func (e *Engine) advance(j *job, n int) {
 	}
 	took := time.Since(start)
 	e.pace.measured(took, max(1, before-j.fill.Remaining()), 0, j.readsLong())
-	e.share.promptTook(j.req.Client, took, start.Add(took))
+	turns.Charge(j.req.Client, took)
 }
 
 // readsLong reports whether the prompt of a request is long, as [pace] understands it.

@@ -142,15 +142,16 @@ func (d *documents) sort() {
 // docKey names a document: the same content of two owners is two documents.
 type docKey struct{ owner, id string }
 
-// owner returns the owner of the documents that a request is about: a digest of the API
-// key. A server without keys takes requests with any, as many clients always send one, so
-// that it tells no client from another.
-func (s *Server) owner(r *http.Request) string {
-	k := key(r)
-	if k == "" || len(*s.keys.Load()) == 0 {
+// owner returns the owner of what a request takes and of the documents that it is about: a
+// digest of the API key. A server without keys takes requests with any, as many clients always
+// send one, so that it tells no client from another.
+func (s *Server) owner(r *http.Request) string { return s.ownerOf(key(r)) }
+
+func (s *Server) ownerOf(key string) string {
+	if key == "" || len(*s.keys.Load()) == 0 {
 		return ""
 	}
-	sum := sha256.Sum256([]byte(k))
+	sum := sha256.Sum256([]byte(key))
 	return hex.EncodeToString(sum[:12])
 }
 

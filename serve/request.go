@@ -463,6 +463,7 @@ func (v *served) positions(prompt, answer int) error {
 func (s *Server) salted(r requestContext, q engine.Request) engine.Request {
 	q.ID, q.Client = r.id, r.key
 	if len(*s.keys.Load()) > 0 {
+		q.Client = s.ownerOf(r.key) // as turns call it
 		q.Salt = fmt.Sprintf("%s\x00%s", r.key, q.Salt)
 	}
 	return q

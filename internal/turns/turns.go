@@ -21,23 +21,25 @@ const (
 
 // queue hands out the turns.
 type queue struct {
-	mu      sync.Mutex
-	places  int // turns at a time
-	busy    int // of these, taken
-	waiting ring
-	engines int           // that compute
-	rested  time.Duration // when turns will have rested for what was done
+	mu         sync.Mutex
+	places     int // turns at a time
+	busy       int // of these, taken
+	processors int
+	waiting    ring
+	engines    int           // that compute
+	rested     time.Duration // when turns will have rested for what was done
+	debts      debts
 
 	now   func() time.Duration      // of a clock
 	alarm func(after time.Duration) // calls look again
 }
 
 // process is the queue of the process.
-var process = newQueue(max(1, runtime.GOMAXPROCS(0)/2))
+var process = newQueue(runtime.GOMAXPROCS(0))
 
-func newQueue(places int) *queue {
+func newQueue(processors int) *queue {
 	start := time.Now()
-	q := &queue{places: places, now: func() time.Duration { return time.Since(start) }}
+	q := &queue{places: max(1, processors/2), processors: processors, now: func() time.Duration { return time.Since(start) }}
 	timer := time.AfterFunc(time.Hour, q.look)
 	timer.Stop()
 	q.alarm = func(after time.Duration) { timer.Reset(after) }
@@ -124,8 +126,10 @@ func (t *Turn) Check(ctx context.Context) error {
 // end ends a turn. The caller holds the mutex, here and below.
 func (q *queue) end(t *Turn) {
 	q.busy--
+	now := q.now()
+	took := now - t.begun
+	q.debts.add(t.pays, took/time.Duration(q.processors), now)
 	if q.engines > 0 {
-		took := q.now() - t.begun
 		q.rested = max(q.rested, t.begun) + (1+restShare)*took/time.Duration(q.places)
 	}
 	q.grant()

@@ -23,7 +23,7 @@ type clocked struct {
 }
 
 func newClocked(places int) *clocked {
-	c := &clocked{queue: newQueue(places)}
+	c := &clocked{queue: newQueue(2 * places)}
 	c.now = func() time.Duration { return c.time }
 	c.alarm = func(after time.Duration) { c.alarms = append(c.alarms, c.time+after) }
 	return c
@@ -160,7 +160,7 @@ func TestMost(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		places, owners := rapid.IntRange(1, 3).Draw(rt, "places"), rapid.IntRange(1, 4).Draw(rt, "owners")
 		leaves := rapid.SliceOfN(rapid.IntRange(0, 3), 60, 60).Draw(rt, "leaves")
-		q := newQueue(places)
+		q := newQueue(2 * places)
 		gone := errors.New("gone")
 		var running, most atomic.Int64
 		var lock Lock
