@@ -7,7 +7,7 @@
 // Work goes on in turns of about a millisecond. At most half of the processors have one at
 // a time. Owners take turns, and so does the work of each owner: however much an owner
 // asks for, and of whatever kind, others wait for one turn of it. While an engine computes,
-// all turns together also take at most half of the time that they could; turns that are
+// all turns together also take at most a quarter of the time that they could; turns that are
 // rare do not notice.
 //
 // Work says where it may be interrupted, at the points at which it looks whether it was

@@ -15,7 +15,7 @@ const (
 	// restShare is how many times as long as turns take they rest while an engine computes,
 	// and unrested the work that may be done at once before they do: what an answer needs for
 	// its next token.
-	restShare = 1
+	restShare = 3
 	unrested  = 4 * time.Millisecond
 )
 
