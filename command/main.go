@@ -205,6 +205,7 @@ func joinNegative(args []string) []string {
 // newParser returns the command-line parser. Help, completion and manual are made
 // from its model.
 func newParser(c *cli, options ...kong.Option) (*kong.Kong, error) {
+	_, blockNames := blockTypes()
 	elementNames := slices.DeleteFunc(kvcache.TypeNames(), func(name string) bool {
 		keys, values, _ := kvcache.ParseType(name)
 		return keys != values
@@ -215,6 +216,7 @@ func newParser(c *cli, options ...kong.Option) (*kong.Kong, error) {
 			"presets":       strings.Join(lukv.PolicyPresets(), ", "),
 			"choosemetrics": chooseMetrics,
 			"probesteps":    strconv.Itoa(embedded.ProbeSteps),
+			"blocktypes":    strings.Join(blockNames, ","),
 			"elementtypes":  strings.Join(elementNames, ","),
 			"cachetypes":    strings.Join(kvcache.TypeNames(), ","),
 			"shapes":        strings.Join(arch.Shapes(), ", "),
