@@ -19,12 +19,12 @@ type benchCmd struct {
 	Models []string `arg:"" optional:"" name:"model" help:"Checkpoints to measure; with --compare, the two results."`
 
 	Shape   []string `group:"model" sep:"," placeholder:"NAME,…" help:"Measure random weights in the dimensions of published models (default 150m without MODEL): ${shapes}; NAME:LAYERS takes the first layers only."`
-	Weights string   `group:"model" enum:"bf16,f16,f32,q8_0,q4_0,q4_k" default:"bf16" help:"Set the type of the random weights: ${enum}."`
+	Weights string   `group:"model" enum:"bf16,f16,f32,${blocktypes}" default:"bf16" help:"Set the type of the random weights: ${enum}."`
 
 	Threads   []int    `group:"model" sep:"," placeholder:"N,…" help:"Set the numbers of threads (default: all processors)."`
 	Precision []string `group:"model" sep:"," enum:"auto,bf16,int8,f32" default:"auto" help:"Set the precision of activations in products: ${enum}."`
 	CPU       []string `group:"model" name:"cpu" sep:"," default:"auto" help:"Set the instruction sets: auto, all, portable, avx2, avx512, avx512vnni, avx512bf16, neon, dotprod."`
-	CacheType []string `group:"model" sep:"," enum:"auto,f32,f16,bf16,int8,int4" default:"auto" help:"Set the types of cached keys and values: ${enum}."`
+	CacheType []string `group:"model" sep:"," enum:"auto,${elementtypes}" default:"auto" help:"Set the types of cached keys and values: ${enum}."`
 	deviceFlags
 
 	PP    []int `name:"pp" sep:"," placeholder:"N,…" help:"Prefill N tokens (default 512 without --tg)."`
@@ -259,7 +259,11 @@ func (c *benchCmd) sources(e *env) ([]*bench.Source, error) {
 	if len(shapes)+len(c.Models) == 0 {
 		shapes = []string{"150m"}
 	}
-	types := map[string]tensor.Type{"f32": tensor.F32, "f16": tensor.F16, "bf16": tensor.BF16, "q8_0": tensor.Q8_0, "q4_0": tensor.Q4_0, "q4_k": tensor.Q4_K}
+	types := map[string]tensor.Type{"f32": tensor.F32, "f16": tensor.F16, "bf16": tensor.BF16}
+	blocks, _ := blockTypes()
+	for name, t := range blocks {
+		types[name] = t.Stored()
+	}
 	var out []*bench.Source
 	for _, name := range shapes {
 		s, err := bench.Shape(name, types[c.Weights])

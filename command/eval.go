@@ -51,7 +51,7 @@ type evalCmd struct {
 	Seed         uint64  `default:"42" placeholder:"N" help:"Draw the questions of --limit and --fraction with this seed (default ${default})."`
 	MaxNewTokens int     `default:"64" placeholder:"N" help:"Limit answers to N tokens if the data set no limit (default ${default})."`
 	Measure      string  `enum:"score,kl" default:"score" help:"Score answers (score), or measure how far each method moves the predictions of the full cache's own answer (kl): the Kullback-Leibler divergence in nats per token, for any question, also one without a right answer."`
-	Reference    string  `name:"reference-cache" enum:",f32,f16,bf16,int8,k8v4,int4" default:"" placeholder:"TYPE" help:"With --measure kl: let a full cache of this type answer (default: that of --cache-type), so that cache types can be compared; the full cache of --cache-type is then measured, too."`
+	Reference    string  `name:"reference-cache" enum:",${cachetypes}" default:"" placeholder:"TYPE" help:"With --measure kl: let a full cache of this type answer (default: that of --cache-type), so that cache types can be compared; the full cache of --cache-type is then measured, too."`
 	scoringFlags
 	Raw          bool   `help:"Do not apply the chat template."`
 	Truncate     string `enum:"auto,error,head,middle" default:"auto" help:"Treat contexts that are too long as an error, or keep their beginning (head), or half of each end (middle); auto is middle where all questions are of LongBench, otherwise error."`

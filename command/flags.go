@@ -39,7 +39,7 @@ type runtimeFlags struct {
 	Threads    int      `group:"model" placeholder:"N" help:"Use N threads (default: all processors)."`
 	Precision  string   `group:"model" enum:"auto,bf16,int8,f32" default:"auto" help:"Set the precision of activations in products: ${enum}. With int8, those with quantised weights round them to 8-bit integers."`
 	CPU        string   `group:"model" name:"cpu" default:"auto" help:"Set the instruction set: auto, portable, avx2, avx512, avx512vnni, avx512bf16, neon, dotprod. Results do not depend on it."`
-	CacheType  string   `group:"model" enum:"auto,f32,f16,bf16,int8,k8v4,int4" default:"auto" help:"Set the type of cached keys and values: ${enum}. int8 halves the cache, int4 halves it again; k8v4 has keys of 8 bits and values of 4. Layers on a device take all but k8v4 and int4."`
+	CacheType  string   `group:"model" enum:"auto,${cachetypes}" default:"auto" help:"Set the type of cached keys and values: ${enum}. int8 halves the cache, int4 halves it again; k8v4 has keys of 8 bits and values of 4. Layers on a device take f32, f16, bf16 and int8."`
 	MaxContext int      `group:"model" placeholder:"N" help:"Limit the context to N tokens, answer included (default: the model's limit)."`
 	MaxCache   byteSize `group:"model" placeholder:"SIZE" help:"Limit the cache to SIZE, such as 512MiB (default: no limit; for lukv serve, half of the memory that is free after the weights)."`
 	deviceFlags

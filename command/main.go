@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"path"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -204,12 +205,20 @@ func joinNegative(args []string) []string {
 // newParser returns the command-line parser. Help, completion and manual are made
 // from its model.
 func newParser(c *cli, options ...kong.Option) (*kong.Kong, error) {
+	_, blockNames := blockTypes()
+	elementNames := slices.DeleteFunc(kvcache.TypeNames(), func(name string) bool {
+		keys, values, _ := kvcache.ParseType(name)
+		return keys != values
+	})
 	return kong.New(c, append(options, kong.Name(program), kong.Description(description),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}),
 		kong.Vars{"metrics": strings.Join(lukv.Metrics(), ", ") + ", learned (with a profile)", "allocators": strings.Join(lukv.Allocators(), ", "),
 			"presets":       strings.Join(lukv.PolicyPresets(), ", "),
 			"choosemetrics": chooseMetrics,
 			"probesteps":    strconv.Itoa(embedded.ProbeSteps),
+			"blocktypes":    strings.Join(blockNames, ","),
+			"elementtypes":  strings.Join(elementNames, ","),
+			"cachetypes":    strings.Join(kvcache.TypeNames(), ","),
 			"shapes":        strings.Join(arch.Shapes(), ", "),
 			"normalization": lukv.DefaultProfileIdentity().Normalization},
 		kong.ExplicitGroups([]kong.Group{

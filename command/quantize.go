@@ -14,13 +14,13 @@ import (
 type quantizeCmd struct {
 	File  string `arg:"" help:"GGUF file of a model, the first if there are several."`
 	Out   string `arg:"" help:"GGUF file to make. It must not exist."`
-	Type  string `enum:"q8_0,q4_0,q4_k" default:"q4_k" help:"Set the type of the matrices: ${enum} (default ${default})."`
+	Type  string `enum:"${blocktypes}" default:"q4_k" help:"Set the type of the matrices: ${enum} (default ${default})."`
 	Again bool   `help:"Allow weights that are already in few bits, whose errors then add up."`
 	JSON  bool   `help:"Print one JSON object."`
 }
 
 func (quantizeCmd) Help() string {
-	return `Rounds the matrices of a model to blocks of few bits. The embedding and the output matrix become Q6_K, or Q8_0 with that type; norms, biases and routers stay. The file can be used by lukv, llama.cpp and programs built on it.
+	return `Rounds the matrices of a model to blocks of few bits. The embedding and the output matrix become Q6_K, or the type itself if that has more bits; norms, biases and routers stay. The file can be used by lukv, llama.cpp and programs built on it.
 
 Examples:
 
@@ -29,14 +29,26 @@ Examples:
   lukv quantize model-bf16.gguf model-q8_0.gguf --type q8_0`
 }
 
+// blockTypes returns the types of blocks that are written, by their names in flags, and these
+// names.
+func blockTypes() (types map[string]gguf.Type, names []string) {
+	types = map[string]gguf.Type{}
+	for _, t := range quantize.Types() {
+		name := strings.ToLower(t.String())
+		types[name], names = t, append(names, name)
+	}
+	return types, names
+}
+
 // quantizeFormat is the format identifier that quantize --json prints.
 const quantizeFormat = "lukv quantize 1"
 
 func (c *quantizeCmd) Run(e *env) error {
+	blocks, _ := blockTypes()
 	line := e.longProgress()
 	defer line.clear()
 	r, err := quantize.GGUF(e.ctx, c.File, c.Out, quantize.Options{
-		Type: map[string]gguf.Type{"q8_0": gguf.Q8_0, "q4_0": gguf.Q4_0, "q4_k": gguf.Q4_K}[c.Type], Again: c.Again,
+		Type: blocks[c.Type], Again: c.Again,
 		Progress: func(done, total int64) {
 			line.show("quantizing: %s of %s weights", count(done), count(total))
 		},

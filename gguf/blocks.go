@@ -87,6 +87,16 @@ func (t Type) String() string {
 // there is none.
 func (t Type) Stored() tensor.Type { return blocks[t].stored }
 
+// TypeOf returns the type of which t is the [Type.Stored]; ok is false if there is none.
+func TypeOf(t tensor.Type) (typ Type, ok bool) {
+	for typ, b := range blocks {
+		if b.stored == t && t != 0 {
+			return typ, true
+		}
+	}
+	return 0, false
+}
+
 // Readable reports whether rows of the type can be read.
 func (t Type) Readable() bool { return t.Stored() != 0 }
 

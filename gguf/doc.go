@@ -14,8 +14,8 @@
 //
 // # Limits
 //
-// Tensors of types F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and
-// Q6_K are read; a file may hold others, but reading their rows is an error.
+// Tensors of the types that are constants here are read; a file may hold others, but reading their
+// rows is an error.
 // Models in several files are opened by their first. Headers take at most 2²⁰ keys, 2²⁰ tensors and 256 MiB; arrays of arrays,
 // big-endian files and version 1 are refused.
 package gguf

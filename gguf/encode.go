@@ -3,7 +3,10 @@ package gguf
 import (
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
+	"strings"
 
 	"github.com/lukv/lukv/tensor"
 )
@@ -33,7 +36,11 @@ func (t Type) Writable() bool { return encoders[t] != nil }
 func Encode(dst []byte, t Type, x []float32, width int, importance []float32) ([]byte, error) {
 	b, encode := blocks[t], encoders[t]
 	if encode == nil {
-		return nil, fmt.Errorf("the type %s is not written, expected F32, F16, BF16, Q8_0, Q4_0, Q4_K or Q6_K", t)
+		var names []string
+		for _, t := range slices.Sorted(maps.Keys(encoders)) {
+			names = append(names, t.String())
+		}
+		return nil, fmt.Errorf("the type %s is not written, expected one of %s", t, strings.Join(names, ", "))
 	}
 	if width < 1 || width%b.elements != 0 || len(x)%width != 0 {
 		return nil, fmt.Errorf("rows of %d elements, expected a multiple of %d for the type %s", width, b.elements, t)

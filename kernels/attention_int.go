@@ -94,7 +94,7 @@ var ones = func() (x [512]float32) {
 // scalesOf sets s to the scales in a group of the n entries of a page from entry on.
 func (r *IntRows) scalesOf(c CPU, s []float32, side unsafe.Pointer, entry, group int) {
 	p := r.scale(side, entry, group)
-	if r.typ == tensor.I8 {
+	if !fourBits(r.typ) {
 		copy(s, unsafe.Slice((*float32)(p), len(s)))
 		return
 	}
@@ -142,7 +142,7 @@ func scoresIntPortable(p []float32, q *query, kv *KV, from int) {
 
 // unpack sets q to the integers of a record.
 func (r *IntRows) unpack(q []int8, record []byte) {
-	if r.typ == tensor.I8 {
+	if !fourBits(r.typ) {
 		copy(q, unsafe.Slice((*int8)(unsafe.Pointer(unsafe.SliceData(record))), len(q)))
 		return
 	}
@@ -201,7 +201,7 @@ func (c CPU) scoresIntOf(dst, x []float32, kv *KV, from int, scale float32) {
 
 // intQuery rounds a query to n for keys of type t.
 func (c CPU) intQuery(n []int16, x []float32, t tensor.Type, scale float32) query {
-	if t == tensor.Q4_0 {
+	if fourBits(t) {
 		var rotated [512]float32
 		x = rotated[:copy(rotated[:], x)]
 		c.rotate(x)
@@ -212,7 +212,7 @@ func (c CPU) intQuery(n []int16, x []float32, t tensor.Type, scale float32) quer
 
 // rotateBack undoes the rotation of values in a result of attention.
 func (kv *KV) rotateBack(c CPU, out []float32) {
-	if kv.valueType() == tensor.Q4_0 {
+	if fourBits(kv.valueType()) {
 		c.rotate(out)
 	}
 }

@@ -5,8 +5,6 @@ package kernels
 import (
 	"sync"
 	"unsafe"
-
-	"github.com/lukv/lukv/tensor"
 )
 
 // intTiles is the most tiles of keys that a kernel reads at once.
@@ -41,7 +39,7 @@ func (t *queryRows) growInts() {
 	if len(s.scales) == 0 {
 		s.scales = make([]float32, maxHeadDim/intGroup*BlockEntries)
 	}
-	if n := BlockEntries * t.KV.HeadDim; (t.KV.valueType() == tensor.Q4_0 || t.KV.Type == tensor.Q4_0) && len(s.panel) < n {
+	if n := BlockEntries * t.KV.HeadDim; (fourBits(t.KV.valueType()) || fourBits(t.KV.Type)) && len(s.panel) < n {
 		s.panel = make([]byte, n)
 	}
 }
@@ -68,7 +66,7 @@ func (kv *KV) intKeys(c CPU, a *intScores, s *intScratch, page *Page, e, n int) 
 	count, size := groups(r.typ, r.dim)
 	a.pairs, a.groups, a.tiles = size/2, count, n/TileEntries
 	k := unsafe.Add(page.K, cellBytes(r.typ, e*r.dim))
-	if r.typ == tensor.I8 {
+	if !fourBits(r.typ) {
 		a.k, a.scales, a.step = k, (*float32)(r.scale(page.K, e, 0)), 0
 		return
 	}
@@ -105,7 +103,7 @@ func (t *queryRows) intValues(base, from, to int) {
 	v, _ := kv.layout().IntValues()
 	count, size := groups(v.typ, v.dim)
 	from = from &^ 1
-	if v.typ == tensor.Q4_0 {
+	if fourBits(v.typ) {
 		for at := from; at < to; {
 			page, e, n := kv.segment(base+at, (to-at+1)&^1)
 			src := unsafe.Add(page.V, e/2*v.dim)
@@ -156,7 +154,7 @@ func (t *queryRows) intSums(base, from, to, c, cols int) {
 	for at := from; at < to; {
 		page, e, n := kv.segment(base+at, (to-at+1)&^1)
 		end := at + n
-		if kv.valueType() == tensor.Q4_0 {
+		if fourBits(kv.valueType()) {
 			n, end = (to-at+1)&^1, to
 			a.v = unsafe.Pointer(&s.ints.panel[at*kv.HeadDim+2*c])
 		} else {

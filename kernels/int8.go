@@ -46,15 +46,6 @@ import (
 
 const tiniestScale = 0x1p-100
 
-// hasMinima reports whether blocks of t have minima.
-func hasMinima(t tensor.Type) bool {
-	switch t {
-	case tensor.Q4_1, tensor.Q5_1, tensor.Q2_K, tensor.Q4_K, tensor.Q5_K:
-		return true
-	}
-	return false
-}
-
 // int8Rows are rows of activations as 8-bit integers, in records of stride bytes:
 //
 //	q       [cols] int8
@@ -211,7 +202,7 @@ func (c CPU) matMulInt8(dst []float32, ldd int, x *int8Rows, n int, w *Matrix, l
 
 func matMulInt8Portable(dst []float32, ldd int, x *int8Rows, n int, w *Matrix, lo, hi int) {
 	var u tensor.Quants
-	block, minima := w.Type.Block(), hasMinima(w.Type)
+	block, minima := w.Type.Block(), w.Type.Minima()
 	size := w.Type.Bytes(block)
 	for o := lo; o < hi; o++ {
 		row := w.Slice(o, o+1).Data

@@ -71,7 +71,7 @@ func (a *int8Tile) run(t tensor.Type) {
 func (c CPU) matMulInt8Asm(dst []float32, ldd int, x *int8Rows, n int, w *Matrix, lo, hi int) int {
 	step, sums := c.int8Steps(w.Type, x)
 	switch {
-	case !c.AVX2:
+	case !c.AVX2 || !unpacked(w.Type):
 		return lo
 	case !c.AVX512VNNI:
 		c.int8Quads(dst, ldd, x, n, w, lo, hi)

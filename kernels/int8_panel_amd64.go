@@ -219,7 +219,7 @@ func (c CPU) newInt8Product(s *scratch, x *int8Rows, from, n int, w *Matrix) int
 	if group == 16 {
 		a.sums, p.sums = x.at(from, x.sums16()), 32
 	}
-	if hasMinima(t) {
+	if t.Minima() {
 		a.pairs = 128 / group
 	}
 	if t == tensor.Q4_K || t == tensor.Q5_K {
@@ -323,7 +323,7 @@ func (a int8Pack) packFloats(room *int8Room, n int, t tensor.Type) {
 	p := a.panel
 	if t != tensor.MXFP4 {
 		int8PackHalvesAVX512(&a, unsafe.Pointer(&p.scale), 0, n, 0)
-		if hasMinima(t) {
+		if t.Minima() {
 			int8PackHalvesAVX512(&a, unsafe.Pointer(&p.least), 2, n, 1<<31)
 		}
 		return
@@ -367,7 +367,7 @@ func (a int8Pack) packGroups(room *int8Room, t tensor.Type) {
 		even, mask = 0, -1
 	}
 	int8PackScalesAVX512(&a, scale, at, even, mask)
-	if hasMinima(t) {
+	if t.Minima() {
 		int8PackLeastAVX512(&a, least, int(unsafe.Offsetof(first.Least)))
 	}
 }

@@ -51,7 +51,7 @@ func (c CPU) multiplyQuad(p *int8Quad, acc []float32, x *int8Rows, from, n, k in
 		quad: p, q: x.at(from, k), scale: x.at(from, x.scales()+4*k/x.block), stride: x.stride,
 		acc: unsafe.Pointer(&acc[0]), rows: n,
 	}
-	if hasMinima(w.Type) {
+	if w.Type.Minima() {
 		a.minima = 1
 	}
 	if x.block == 32 {

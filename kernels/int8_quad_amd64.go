@@ -70,7 +70,7 @@ func (room *int8QuadRoom) setBlocks(i, n int, b []byte, t tensor.Type) {
 	p, u, size := &room.quad, &room.block, t.Bytes(32)
 	ones := [16]int8{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}
 	int8ScaleAVX2(&p.w[i], &room.integers, &ones)
-	simple := t != tensor.MXFP4 && !hasMinima(t)
+	simple := t != tensor.MXFP4 && !t.Minima()
 	u.Min = 0
 	for g := range n {
 		if simple {

@@ -106,7 +106,7 @@ func (c CPU) packInt8Quad(room *int8QuadRoom, w *Matrix, o, outs, k int) {
 			}
 		default:
 			int8HalvesNEON(&p.chain[0][0][i], src, n, size, 0)
-			if hasMinima(t) {
+			if t.Minima() {
 				int8HalvesNEON(&p.chain[1][0][i], unsafe.Add(src, 2), n, size, 0x8000)
 			}
 		}

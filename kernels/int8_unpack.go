@@ -40,6 +40,10 @@ func unpackQ5_K(dst *int8, src unsafe.Pointer)
 //go:noescape
 func unpackQ6_K(dst *int8, src unsafe.Pointer)
 
+// unpacked reports whether the routines know the blocks of t, as they do up to MXFP4. Those of types
+// that came later are multiplied and widened by the portable functions.
+func unpacked(t tensor.Type) bool { return t <= tensor.MXFP4 }
+
 // unpackIntegers sets dst to the integers of n blocks of type t, 256 at most.
 func unpackIntegers(dst *[256]int8, src []byte, n int, t tensor.Type) {
 	unpackBlocks(dst, unsafe.Pointer(unsafe.SliceData(src[:t.Bytes(n*t.Block())])), n, t)
@@ -83,7 +87,7 @@ func widenInt8(dst *float32, src *int8, scale, least *float32, groups int)
 
 // widenBlocks is t.Widen for a quantised type.
 func (c CPU) widenBlocks(dst []float32, src []byte, t tensor.Type) {
-	if !c.vector() {
+	if !c.vector() || !unpacked(t) {
 		t.Widen(dst, src)
 		return
 	}

@@ -71,12 +71,16 @@ func (l PageLayout) IntValues() (r IntRows, ok bool) {
 
 func isInt(t tensor.Type) bool { return t == tensor.I8 || t == tensor.Q4_0 }
 
+// fourBits reports whether integers of type t are pairs in a byte, with an F16 scale for each group of
+// 32, and rotated. Others are bytes with an F32 scale for each row.
+func fourBits(t tensor.Type) bool { return t == tensor.Q4_0 }
+
 // intGroup is the number of elements of Q4_0 that share a scale.
 const intGroup = 32
 
 // groups returns how many scales a row of d elements has, and how many elements share one.
 func groups(t tensor.Type, d int) (n, size int) {
-	if t == tensor.I8 {
+	if !fourBits(t) {
 		return 1, d
 	}
 	return d / intGroup, intGroup
@@ -84,7 +88,7 @@ func groups(t tensor.Type, d int) (n, size int) {
 
 // cellBytes is the size of n elements without scales.
 func cellBytes(t tensor.Type, n int) int {
-	if t == tensor.Q4_0 {
+	if fourBits(t) {
 		return n / 2
 	}
 	return t.Bytes(n)
@@ -99,7 +103,7 @@ func (r *IntRows) cells() int    { return cellBytes(r.typ, r.dim) }
 // cell returns the first integer, or pair of 4 bits, of an entry, and the distance to the next.
 func (r *IntRows) cell(side unsafe.Pointer, entry int) (p unsafe.Pointer, step int) {
 	size := 2 // of a pair
-	if r.typ == tensor.Q4_0 {
+	if fourBits(r.typ) {
 		size = 1
 	}
 	if r.keys {
@@ -107,7 +111,7 @@ func (r *IntRows) cell(side unsafe.Pointer, entry int) (p unsafe.Pointer, step i
 		return unsafe.Add(side, (tile*r.dim/2*TileEntries+column)*size), TileEntries * size
 	}
 	p = unsafe.Add(side, entry/2*r.dim*size)
-	if r.typ == tensor.I8 {
+	if !fourBits(r.typ) {
 		p = unsafe.Add(p, entry%2)
 	}
 	return p, size
@@ -116,7 +120,7 @@ func (r *IntRows) cell(side unsafe.Pointer, entry int) (p unsafe.Pointer, step i
 // scale returns an entry's scale in a group.
 func (r *IntRows) scale(side unsafe.Pointer, entry, group int) unsafe.Pointer {
 	p := unsafe.Add(side, r.page*r.cells())
-	if r.typ == tensor.I8 {
+	if !fourBits(r.typ) {
 		return unsafe.Add(p, 4*entry)
 	}
 	return unsafe.Add(p, 2*(group*r.page+entry))
@@ -127,12 +131,12 @@ func (r IntRows) Read(record []byte, side unsafe.Pointer, entry int) {
 	p, step := r.cell(side, entry)
 	q := record[:r.cells()]
 	switch {
-	case r.typ == tensor.I8 && r.keys:
+	case !fourBits(r.typ) && r.keys:
 		for i := 0; i < len(q); i += 2 {
 			pair := (*[2]byte)(unsafe.Add(p, i/2*step))
 			q[i], q[i+1] = pair[0], pair[1]
 		}
-	case r.typ == tensor.I8 || r.keys:
+	case !fourBits(r.typ) || r.keys:
 		for i := range q {
 			q[i] = *(*byte)(unsafe.Add(p, i*step))
 		}
@@ -144,7 +148,7 @@ func (r IntRows) Read(record []byte, side unsafe.Pointer, entry int) {
 		}
 	}
 	rest, size := record[len(q):r.rowBytes()], 2
-	if r.typ == tensor.I8 {
+	if !fourBits(r.typ) {
 		size = 4
 	}
 	for g := 0; len(rest) > 0; g++ {
@@ -158,11 +162,11 @@ func (r IntRows) Write(side unsafe.Pointer, entry int, record []byte) {
 	p, step := r.cell(side, entry)
 	q := record[:r.cells()]
 	switch {
-	case r.typ == tensor.I8 && r.keys:
+	case !fourBits(r.typ) && r.keys:
 		for i := 0; i < len(q); i += 2 {
 			*(*[2]byte)(unsafe.Add(p, i/2*step)) = [2]byte{q[i], q[i+1]}
 		}
-	case r.typ == tensor.I8 || r.keys:
+	case !fourBits(r.typ) || r.keys:
 		for i, x := range q {
 			*(*byte)(unsafe.Add(p, i*step)) = x
 		}
@@ -176,7 +180,7 @@ func (r IntRows) Write(side unsafe.Pointer, entry int, record []byte) {
 		}
 	}
 	rest, size := record[len(q):r.rowBytes()], 2
-	if r.typ == tensor.I8 {
+	if !fourBits(r.typ) {
 		size = 4
 	}
 	for g := 0; len(rest) > 0; g++ {
@@ -190,7 +194,7 @@ func (r IntRows) Write(side unsafe.Pointer, entry int, record []byte) {
 func (r IntRows) Store(c CPU, side unsafe.Pointer, entry int, x []float32) {
 	var buf [maxIntRow]byte
 	record := buf[:r.rowBytes()]
-	if r.typ == tensor.I8 {
+	if !fourBits(r.typ) {
 		q := unsafe.Slice((*int8)(unsafe.Pointer(&buf)), r.dim)
 		s := c.roundInt8Row(q, x)
 		binary.LittleEndian.PutUint32(record[r.dim:], math.Float32bits(s))
@@ -205,7 +209,7 @@ func (r IntRows) Load(c CPU, side unsafe.Pointer, entry int, x []float32) {
 	var buf [maxIntRow]byte
 	record := buf[:r.rowBytes()]
 	r.Read(record, side, entry)
-	if r.typ == tensor.I8 {
+	if !fourBits(r.typ) {
 		s := math.Float32frombits(binary.LittleEndian.Uint32(record[r.dim:]))
 		for i := range x {
 			x[i] = float32(int8(record[i])) * s

@@ -18,28 +18,31 @@ const (
 	FormInt8x32                   // the same with a scale for each block of 32
 )
 
-// products lists the forms of activations by which weights of each type can be multiplied.
-// Every instruction set has all of them.
-var products = [...]Forms{
-	tensor.F32:  FormF32,
-	tensor.F16:  FormF32,
-	tensor.BF16: FormF32 | FormBF16,
-
-	tensor.Q8_0: FormF32 | FormInt8x32, tensor.Q4_0: FormF32 | FormInt8x32, tensor.Q4_1: FormF32 | FormInt8x32,
-	tensor.Q5_0: FormF32 | FormInt8x32, tensor.Q5_1: FormF32 | FormInt8x32, tensor.IQ4_NL: FormF32 | FormInt8x32,
-	tensor.MXFP4: FormF32 | FormInt8x32,
-
-	tensor.Q2_K: FormF32 | FormInt8, tensor.Q3_K: FormF32 | FormInt8, tensor.Q4_K: FormF32 | FormInt8,
-	tensor.Q5_K: FormF32 | FormInt8, tensor.Q6_K: FormF32 | FormInt8, tensor.IQ4_XS: FormF32 | FormInt8,
+// products returns the forms of activations by which weights of type t can be multiplied, on
+// every instruction set.
+func products(t tensor.Type) Forms {
+	switch {
+	case !t.Weights():
+		return 0
+	case t == tensor.BF16:
+		return FormF32 | FormBF16
+	}
+	for i, block := range int8Blocks {
+		if t.Block() == block {
+			return FormF32 | FormInt8<<i
+		}
+	}
+	return FormF32
 }
 
 // FormFor returns the form of activations that products with weights of type t read: of those
 // allowed the narrowest by which such weights can be multiplied, 0 if there is none.
 func FormFor(t tensor.Type, allowed Forms) Forms {
-	if int(t) >= len(products) || products[t]&allowed == 0 {
+	f := products(t) & allowed
+	if f == 0 {
 		return 0
 	}
-	return 1 << (bits.Len8(uint8(products[t]&allowed)) - 1)
+	return 1 << (bits.Len8(uint8(f)) - 1)
 }
 
 func checkProduct(w *Matrix, f Forms) {

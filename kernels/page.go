@@ -15,10 +15,10 @@ import (
 //	values     [PageEntries][HeadDim]
 //	positions  [PageEntries] int32
 //
-// Keys or values of 8 or 4 bits lie differently, see [IntRows]. Unused places hold finite
+// Keys or values of integers lie differently, see [IntRows]. Unused places hold finite
 // numbers. Devices arrange pages as they like.
 type PageLayout struct {
-	Type        tensor.Type // F32, F16, BF16, I8 or Q4_0
+	Type        tensor.Type // F32, F16 or BF16, or integers: see [IntRows]
 	Values      tensor.Type // of values, if it is not Type
 	HeadDim     int
 	PageEntries int // a multiple of TileEntries
@@ -33,8 +33,8 @@ func (l PageLayout) ValueType() tensor.Type { return cmp.Or(l.Values, l.Type) }
 
 // rowBytes is the size of a key or value of d elements of type t, scales included.
 func rowBytes(t tensor.Type, d int) int {
-	if t == tensor.I8 {
-		return d + 4
+	if isInt(t) && !fourBits(t) {
+		return t.Bytes(d) + 4
 	}
 	return t.Bytes(d)
 }
@@ -77,7 +77,7 @@ type Page struct {
 
 // KV is the view of one KV head that attention reads. It does not copy the entries.
 type KV struct {
-	Type        tensor.Type // F32, F16, BF16, I8 or Q4_0
+	Type        tensor.Type // F32, F16 or BF16, or integers: see [IntRows]
 	Values      tensor.Type // of values, if it is not Type
 	HeadDim     int
 	PageEntries int // multiple of TileEntries

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"sync/atomic"
 
 	"github.com/lukv/lukv/kernels"
@@ -27,16 +28,16 @@ type Options struct {
 	HeadDim int // elements per key and per value: even, 2 to 512
 
 	// Type is the element type of stored keys and values: F32 (the default), F16
-	// or BF16, to which Append rounds once, to nearest, ties to even; or I8 or, on the host only,
-	// Q4_0: integers of 8 or 4 bits with scales, as kernels.IntRows defines them. Q4_0 requires
-	// a head dimension that is a multiple of 32.
+	// or BF16, to which Append rounds once, to nearest, ties to even; or a type of integers with
+	// scales, as kernels.IntRows defines them. Some of these require a head dimension that is a
+	// multiple of 32, and are held on the host only. See [ParseType].
 	Type tensor.Type
 
 	// Values is the type of values, if it is not Type.
 	Values tensor.Type
 
 	// WideKeys marks layers whose keys are BF16, whatever Type is; nil for none. It
-	// requires values of I8 or Q4_0.
+	// requires values of integers.
 	WideKeys []bool
 
 	// CPU is the instruction set for conversions; nil: that of the machine. Results do
@@ -101,27 +102,27 @@ func (o *Options) wideKeys(layer int) bool { return o.WideKeys != nil && o.WideK
 // checkTypes returns an error if the cache cannot hold the types.
 func (o *Options) checkTypes() error {
 	l := kernels.PageLayout{Type: o.Type, Values: o.Values}
+	onHost := false
 	for _, t := range []tensor.Type{l.Type, l.ValueType()} {
-		switch t {
-		case tensor.F32, tensor.F16, tensor.BF16, tensor.I8:
-		case tensor.Q4_0:
-			if o.HeadDim%32 != 0 {
-				return fmt.Errorf("cache type %s with a head dimension of %d, expected a multiple of 32", TypeName(o.Type, o.Values), o.HeadDim)
-			}
-		default:
-			return fmt.Errorf("element type %v, expected F32, F16, BF16, I8 or Q4_0", t)
+		e := elementOf(t)
+		switch {
+		case e == nil:
+			return fmt.Errorf("element type %v, expected those of cache types %s", t, strings.Join(TypeNames(), ", "))
+		case o.HeadDim%e.whole != 0:
+			return fmt.Errorf("cache type %s with a head dimension of %d, expected a multiple of %d", TypeName(o.Type, o.Values), o.HeadDim, e.whole)
 		}
+		onHost = onHost || e.host
 	}
 	_, keys := l.IntKeys()
 	_, values := l.IntValues()
 	switch {
 	case keys && !values:
-		return fmt.Errorf("keys of type %v with values of type %v, expected values of I8 or Q4_0", l.Type, l.ValueType())
+		return fmt.Errorf("keys of type %v with values of type %v, expected values of integers", l.Type, l.ValueType())
 	case !keys && o.Values != 0 && o.Values != o.Type && !values:
 		return fmt.Errorf("keys of type %v with values of type %v, expected the same", l.Type, l.ValueType())
 	case o.WideKeys != nil && (len(o.WideKeys) != o.Layers || !values):
-		return fmt.Errorf("wide keys in %d of %d layers with values of type %v, expected all layers and values of I8 or Q4_0", len(o.WideKeys), o.Layers, l.ValueType())
-	case o.Device != nil && (l.Type == tensor.Q4_0 || l.ValueType() == tensor.Q4_0):
+		return fmt.Errorf("wide keys in %d of %d layers with values of type %v, expected all layers and values of integers", len(o.WideKeys), o.Layers, l.ValueType())
+	case o.Device != nil && onHost:
 		return fmt.Errorf("cache type %s with layers on a device, which holds f32, f16, bf16 or int8", TypeName(o.Type, o.Values))
 	}
 	return nil

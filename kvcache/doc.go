@@ -79,7 +79,7 @@
 //
 // # Limits
 //
-// Element types F32, F16, BF16, I8, and on the host Q4_0. HeadDim even, 2 to 512. Positions are below
+// Element types as [ParseType] reads them. HeadDim even, 2 to 512. Positions are below
 // 2³¹. Values beyond the range of F16 become infinities, which kernels then
 // process by IEEE arithmetic. On systems other than Linux, macOS and the BSDs,
 // pages come from the Go heap in slabs and freed memory leaves the process only

@@ -63,21 +63,8 @@ func (c *Cache) partType(p *head, part string, n int) tensor.Tensor {
 		return tensor.Tensor{Type: tensor.I32, Shape: []int{n}}
 	}
 	r := p.mem.side(part)
-	switch r.typ {
-	case tensor.I8:
-		return tensor.Tensor{Type: tensor.I8, Shape: []int{n, r.size}}
-	case tensor.Q4_0:
-		return tensor.Tensor{Type: tensor.U8, Shape: []int{n, r.size}}
-	}
-	return tensor.Tensor{Type: r.typ, Shape: []int{n, r.dim}}
-}
-
-// savedType is the type of entries in a tensor of the given type.
-func savedType(t tensor.Type) tensor.Type {
-	if t == tensor.U8 {
-		return tensor.Q4_0
-	}
-	return t
+	saved := elementOf(r.typ).saved
+	return tensor.Tensor{Type: saved, Shape: []int{n, r.size / saved.Bytes(1)}}
 }
 
 // side returns the rows of a part of a head.
@@ -476,7 +463,7 @@ func savedTypes(f *safetensors.File, o Options) (Options, error) {
 			if !ok {
 				return o, fmt.Errorf("tensor %q is missing", name)
 			}
-			found[i] = savedType(t.Type)
+			found[i] = typeOfSaved(t.Type)
 		}
 		types[1] = cmp.Or(types[1], found[1])
 		_, integers := kernels.PageLayout{Type: found[1]}.IntValues()

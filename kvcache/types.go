@@ -17,17 +17,56 @@ var namedTypes = []struct {
 	{"int8", tensor.I8, tensor.I8}, {"k8v4", tensor.I8, tensor.Q4_0}, {"int4", tensor.Q4_0, tensor.Q4_0},
 }
 
+// elementType describes a type of keys or values.
+type elementType struct {
+	typ   tensor.Type
+	saved tensor.Type // of its tensors in files
+	whole int         // head dimensions are multiples of it
+	host  bool        // whether no device holds it
+}
+
+var elements = []elementType{
+	{typ: tensor.F32, saved: tensor.F32, whole: 1}, {typ: tensor.F16, saved: tensor.F16, whole: 1}, {typ: tensor.BF16, saved: tensor.BF16, whole: 1},
+	{typ: tensor.I8, saved: tensor.I8, whole: 1}, {typ: tensor.Q4_0, saved: tensor.U8, whole: 32, host: true},
+}
+
+// elementOf returns what describes a type, nil if caches cannot hold it.
+func elementOf(t tensor.Type) *elementType {
+	for i := range elements {
+		if elements[i].typ == t {
+			return &elements[i]
+		}
+	}
+	return nil
+}
+
+// typeOfSaved returns the type of entries in a tensor of the given type.
+func typeOfSaved(saved tensor.Type) tensor.Type {
+	for _, e := range elements {
+		if e.saved == saved {
+			return e.typ
+		}
+	}
+	return saved
+}
+
+// TypeNames returns the names of cache types, from the widest to the narrowest.
+func TypeNames() (names []string) {
+	for _, t := range namedTypes {
+		names = append(names, t.name)
+	}
+	return names
+}
+
 // ParseType returns the types of keys and values, Options.Type and Options.Values, of a cache
-// type: f32, f16, bf16, int8, k8v4 (keys of 8 bits, values of 4) or int4.
+// type, one of [TypeNames]. In k8v4 keys have 8 bits and values 4.
 func ParseType(name string) (keys, values tensor.Type, err error) {
-	var names []string
 	for _, t := range namedTypes {
 		if t.name == name {
 			return t.keys, t.values, nil
 		}
-		names = append(names, t.name)
 	}
-	last := len(names) - 1
+	names, last := TypeNames(), len(namedTypes)-1
 	return 0, 0, fmt.Errorf("cache type %.20q, expected %s or %s", name, strings.Join(names[:last], ", "), names[last])
 }
 

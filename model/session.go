@@ -25,9 +25,8 @@ type SessionOptions struct {
 	// model's context length.
 	MaxTokens int
 
-	// CacheType is the element type of cached keys and values: F32, F16, BF16, I8 or, without
-	// layers on a device, Q4_0 (see kernels.IntRows). The default is F32 with PrecisionF32,
-	// otherwise BF16. CacheValues is that of values, if it is not CacheType. A cache type that
+	// CacheType is the element type of cached keys and values, as [kvcache.Options] and
+	// [kvcache.ParseType] have it. The default is F32 with PrecisionF32, otherwise BF16. CacheValues is that of values, if it is not CacheType. A cache type that
 	// Compression names comes before both.
 	CacheType, CacheValues tensor.Type
 

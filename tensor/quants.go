@@ -19,7 +19,16 @@ type Quants struct {
 
 // Quantised reports whether t stores blocks of integers with common scales, in GGUF's layout
 // of the type of the same name. Blocks have 32 or 256 elements.
-func (t Type) Quantised() bool { return t >= Q8_0 && t <= MXFP4 }
+func (t Type) Quantised() bool { return t >= Q8_0 && t.Valid() }
+
+// Minima reports whether blocks of t have minima.
+func (t Type) Minima() bool {
+	switch t {
+	case Q4_1, Q5_1, Q2_K, Q4_K, Q5_K:
+		return true
+	}
+	return false
+}
 
 // Unpack sets the first Block elements of q, and what belongs to them, to the block that src
 // begins with. It panics if t is not Quantised.

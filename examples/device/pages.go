@@ -24,8 +24,12 @@ type pool struct {
 }
 
 func (d *Device) Pages(l kernels.PageLayout) (kernels.PagePool, error) {
-	if l.Type == tensor.Q4_0 || l.ValueType() == tensor.Q4_0 {
-		return nil, fmt.Errorf("make pages: found type %v, expected F32, F16, BF16 or I8", tensor.Q4_0)
+	for _, t := range []tensor.Type{l.Type, l.ValueType()} {
+		switch t {
+		case tensor.F32, tensor.F16, tensor.BF16, tensor.I8:
+		default:
+			return nil, fmt.Errorf("make pages: found type %v, expected F32, F16, BF16 or I8", t)
+		}
 	}
 	return &pool{thing: d.thing(), l: l}, nil
 }

@@ -461,7 +461,7 @@ func (r *runner) points(s *Source, m *model.Model) ([]*course, error) {
 // cacheName returns the name of a type of caches: that of the element, or of kvcache.ParseType for
 // integers.
 func cacheName(t tensor.Type) string {
-	if t == tensor.I8 || t == tensor.Q4_0 {
+	if _, ok := (kernels.PageLayout{Type: t}).IntKeys(); ok {
 		return kvcache.TypeName(t, 0)
 	}
 	return t.String()

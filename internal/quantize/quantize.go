@@ -15,12 +15,13 @@ import (
 	"sync"
 
 	"github.com/lukv/lukv/gguf"
+	"github.com/lukv/lukv/tensor"
 )
 
 // Options configure what is written.
 type Options struct {
-	// Type is that of the matrices: Q8_0, Q4_0 or Q4_K. The embedding and the output matrix
-	// are Q6_K at the least. Where blocks of a type do not divide the rows, Q8_0 takes its
+	// Type is that of the matrices, one of Types. The embedding and the output matrix are Q6_K
+	// at the least. Where blocks of a type do not divide the rows, Q8_0 takes its
 	// place, or F16.
 	Type gguf.Type
 
@@ -39,8 +40,19 @@ type Result struct {
 	Types   map[string]int `json:"types"`  // tensors by type
 }
 
-// fileTypes are the values of general.file_type.
-var fileTypes = map[gguf.Type]uint32{gguf.Q4_0: 2, gguf.Q8_0: 7, gguf.Q4_K: 14}
+// targets are the types that matrices can be rounded to, with their values of general.file_type.
+var targets = []struct {
+	typ  gguf.Type
+	file uint32
+}{{gguf.Q8_0, 7}, {gguf.Q4_0, 2}, {gguf.Q4_K, 14}}
+
+// Types returns the types that Options.Type may be.
+func Types() (all []gguf.Type) {
+	for _, t := range targets {
+		all = append(all, t.typ)
+	}
+	return all
+}
 
 // GGUF writes the model in the GGUF file at path, or in the several of which it is the
 // first, to one file out, which must not exist and appears only when it is complete.
@@ -55,9 +67,9 @@ func GGUF(ctx context.Context, path, out string, o Options) (*Result, error) {
 }
 
 func run(ctx context.Context, path, out string, o Options) (*Result, error) {
-	kind, ok := fileTypes[o.Type]
-	if !ok {
-		return nil, fmt.Errorf("type %s: expected Q8_0, Q4_0 or Q4_K", o.Type)
+	at := slices.Index(Types(), o.Type)
+	if at < 0 {
+		return nil, fmt.Errorf("type %s: expected one of %v", o.Type, Types())
 	}
 	if _, err := os.Lstat(out); err == nil {
 		return nil, fmt.Errorf("%s exists already", out)
@@ -78,7 +90,7 @@ func run(ctx context.Context, path, out string, o Options) (*Result, error) {
 		}
 		entries = append(entries, e)
 	}
-	if err := gguf.WriteFile(out, pairs(f, kind), entries); err != nil {
+	if err := gguf.WriteFile(out, pairs(f, targets[at].file), entries); err != nil {
 		return nil, err
 	}
 	return w.result, nil
@@ -134,7 +146,7 @@ func (w *writer) typeOf(t *gguf.Tensor) gguf.Type {
 	}
 	want := []gguf.Type{w.o.Type}
 	if t.Name == "token_embd.weight" || t.Name == "output.weight" {
-		if w.o.Type != gguf.Q8_0 {
+		if w.o.Type.Stored().Bytes(256) < tensor.Q6_K.Bytes(256) {
 			want = []gguf.Type{gguf.Q6_K}
 		}
 	}

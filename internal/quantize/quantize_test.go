@@ -105,7 +105,7 @@ func TestRefuses(t *testing.T) {
 	_, err = GGUF(t.Context(), out, again, Options{Type: gguf.Q4_0, Again: true})
 	require.NoError(t, err)
 	_, err = GGUF(t.Context(), path, filepath.Join(dir, "x"), Options{Type: gguf.Q5_K})
-	require.ErrorContains(t, err, "expected Q8_0, Q4_0 or Q4_K")
+	require.ErrorContains(t, err, "expected one of [Q8_0 Q4_0 Q4_K]")
 	stopped, stop := context.WithCancel(t.Context())
 	stop()
 	_, err = GGUF(stopped, path, filepath.Join(dir, "x"), Options{Type: gguf.Q4_0})

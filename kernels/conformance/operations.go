@@ -24,11 +24,17 @@ const (
 // refuse by name.
 var (
 	floatTypes = []tensor.Type{tensor.F32, tensor.F16, tensor.BF16}
-	blockTypes = []tensor.Type{
-		tensor.Q8_0, tensor.Q4_0, tensor.Q4_1, tensor.Q5_0, tensor.Q5_1, tensor.Q2_K, tensor.Q3_K, tensor.Q4_K, tensor.Q5_K,
-		tensor.Q6_K, tensor.IQ4_NL, tensor.IQ4_XS, tensor.MXFP4,
-	}
+	blockTypes = quantised()
 )
+
+func quantised() (all []tensor.Type) {
+	for t := tensor.F32; t.Valid(); t++ {
+		if t.Quantised() {
+			all = append(all, t)
+		}
+	}
+	return all
+}
 
 // weightTypes sets the types of weights that the device takes.
 func (s *suite) weightTypes(t *testing.T) {

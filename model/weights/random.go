@@ -12,7 +12,7 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// Random returns weights of type t (BF16, F16, F32, Q8_0, Q4_0 or Q4_K) for cfg:
+// Random returns weights of type t (BF16, F16, F32 or one of blocks that [gguf.Encode] writes) for cfg:
 // uniform in ±√3/√columns, norms 1, biases small. Matrices of quantised types repeat the
 // same values, embedding and head have Q6_K in place of fewer bits, Q8_0 takes the place of
 // types whose blocks do not divide the columns, and all else is F32. Equal seeds give equal
@@ -22,7 +22,7 @@ func Random(ctx context.Context, cfg *arch.Config, t tensor.Type, seed uint64) (
 	ends := t
 	if t.Quantised() {
 		g.t = tensor.F32
-		if t != tensor.Q8_0 {
+		if t.Bytes(256) < tensor.Q6_K.Bytes(256) {
 			ends = tensor.Q6_K
 		}
 	}
@@ -88,7 +88,8 @@ func (g *randomTensors) matrix(t tensor.Type, rows, cols int) (tensor.Tensor, er
 		t = tensor.Q8_0
 	}
 	values := g.uniform([]int{1 << 16}, scale)
-	blocks, err := gguf.Encode(nil, encodings[t], values.Float32s(nil), values.Shape[0], nil)
+	typ, _ := gguf.TypeOf(t)
+	blocks, err := gguf.Encode(nil, typ, values.Float32s(nil), values.Shape[0], nil)
 	if err != nil {
 		return tensor.Tensor{}, err
 	}
@@ -98,9 +99,6 @@ func (g *randomTensors) matrix(t tensor.Type, rows, cols int) (tensor.Tensor, er
 	}
 	return tensor.Tensor{Type: t, Shape: []int{rows, cols}, Data: data}, nil
 }
-
-// encodings are the types of blocks that Random writes.
-var encodings = map[tensor.Type]gguf.Type{tensor.Q8_0: gguf.Q8_0, tensor.Q4_0: gguf.Q4_0, tensor.Q4_K: gguf.Q4_K, tensor.Q6_K: gguf.Q6_K}
 
 func (g *randomTensors) vector(n int) tensor.Tensor { return g.uniform([]int{n}, 0.1) }
 
