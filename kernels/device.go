@@ -463,6 +463,16 @@ type Attention interface {
 	// triangles with zeros below, or nil for none.
 	QuadraticForm(ctx context.Context, layer, seq int, linear, form []float32) ([][]float32, error)
 
+	// KeyDistances returns the squared distance of every key from the mean of its head's keys,
+	// per KV head, after their rotation is undone: elements i and i + HeadDim/2 of a key are
+	// turned back by the angle frequencies[i] times the entry's position. frequencies is
+	// [HeadDim/2].
+	KeyDistances(ctx context.Context, layer, seq int, frequencies []float64) ([][]float32, error)
+
+	// LinearForms returns k·keys[h] + v·values[h] for every key k, its rotation undone as for
+	// KeyDistances, and value v of a KV head h. keys and values are [KVHeads][HeadDim].
+	LinearForms(ctx context.Context, layer, seq int, keys, values []float32, frequencies []float64) ([][]float32, error)
+
 	// Moments allocates statistics of the query heads of a layer: their means and, with
 	// covariance, second moments, initially of no rows. ReadMoments returns the number of
 	// rows so far and writes the mean of a query head, [HeadDim], and the biased

@@ -2,8 +2,8 @@ package lukv
 
 import "context"
 
-// Accelerator computes a layer's reductions (see [Layer.SquaredKeyNorms] and those after
-// it) on a device, from the entries that are there. Every method returns newly allocated
+// Accelerator computes a layer's reductions ([Layer.SquaredKeyNorms], those after it, and those
+// of unrotated keys) on a device, from the entries that are there. Every method returns newly allocated
 // rows, exact up to the device's rounding, or [errors.ErrUnsupported] if the device
 // cannot compute it; then the layer reads its entries.
 type Accelerator interface {
@@ -19,6 +19,13 @@ type Accelerator interface {
 
 	// QuadraticForms returns [Layer.QuadraticForms], [H][Len(h)].
 	QuadraticForms(ctx context.Context, linear, form []float32) ([][]float32, error)
+
+	// KeyDistances returns the squared distance of every key from the mean of its head's
+	// keys, and LinearForms k·keys[h] + v·values[h] for every key k and value v of a KV head
+	// h, both [K][Len(h)], with the rotation of keys undone by frequencies, [D/2], as
+	// [Layer.Unrotate] does without scale. keys and values are [K][D].
+	KeyDistances(ctx context.Context, frequencies []float64) ([][]float32, error)
+	LinearForms(ctx context.Context, keys, values []float32, frequencies []float64) ([][]float32, error)
 
 	// WindowMeans returns [Layer.WindowMeans] for the newest w queries, [H][Len(h)]. Every
 	// head has more than w entries.

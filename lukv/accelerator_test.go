@@ -88,6 +88,41 @@ func (a *fakeAccelerator) QuadraticForms(_ context.Context, linear, form []float
 	})
 }
 
+// unrotated is a key with its rotation undone, but not its scale.
+func (a *fakeAccelerator) unrotated(h, t int, frequencies []float64) []float64 {
+	k, out := a.key(h, t), make([]float64, a.l.HeadDim)
+	for i, f := range frequencies {
+		sin, cos := math.Sincos(f * float64(positionOf(a.l.positions(h), t)))
+		x, y := float64(k[i]), float64(k[len(frequencies)+i])
+		out[i], out[len(frequencies)+i] = x*cos+y*sin, y*cos-x*sin
+	}
+	return out
+}
+
+func (a *fakeAccelerator) KeyDistances(_ context.Context, frequencies []float64) ([][]float32, error) {
+	return a.each(a.l.KVHeads, func(h, t int) (distance float64) {
+		for i, v := range a.unrotated(h, t, frequencies) {
+			mean := 0.0
+			for other := range a.l.Len(h) {
+				mean += a.unrotated(h, other, frequencies)[i] / float64(a.l.Len(h))
+			}
+			distance += (v - mean) * (v - mean)
+		}
+		return distance
+	})
+}
+
+func (a *fakeAccelerator) LinearForms(_ context.Context, keys, values []float32, frequencies []float64) ([][]float32, error) {
+	D := a.l.HeadDim
+	return a.each(a.l.KVHeads, func(h, t int) float64 {
+		v := inner(a.value(h, t), values[h*D:(h+1)*D])
+		for i, x := range a.unrotated(h, t, frequencies) {
+			v += x * float64(keys[h*D+i])
+		}
+		return v
+	})
+}
+
 func (a *fakeAccelerator) WindowMeans(_ context.Context, w int) ([][]float32, error) {
 	return a.each(a.l.Heads, func(q, t int) (mean float64) {
 		for i := a.l.Queries.Len() - w; i < a.l.Queries.Len(); i++ {
@@ -105,13 +140,15 @@ func TestAcceleratedMetrics(t *testing.T) {
 	calls := map[string]int{ // of metrics with these reductions; the others call none
 		"snapkv": 1, "snapkv avg": 1, "snapkv max first": 1, "keydiff": 1, "knorm": 1, "expected_attention": 2, "ea plain": 1,
 		"tova": 1, "criticalkv": 1, "defensivekv": 1, "compactor": 1, "compactor chunks": 1, "cur": 2, "cur mean": 2,
-		"chunkkv": 1, "chunkkv each": 1,
+		"chunkkv": 1, "chunkkv each": 1, "key_distance": 1, "key_distance values": 1, "learned": 3,
 	}
 	for _, heads := range [][2]int{{4, 2}, {3, 3}, {4, 1}} {
 		l := randomAttention(70, heads[0], heads[1], 6)
 		l.Share = 30
 		withSums(t, l, 5)
-		for name, m := range everyMetric(t) {
+		all := everyMetric(t)
+		all["learned"] = WithCalibration(learnedMetric(t), randomRankings(l.Index+1, heads[1], 6))
+		for name, m := range all {
 			t.Run(name, func(t *testing.T) {
 				want, err := Score(context.Background(), m, l)
 				require.NoError(t, err)
@@ -169,6 +206,7 @@ func TestReductionsAllocateNothing(t *testing.T) {
 		"value norms":  func() error { _, err := l.SquaredValueNorms(ctx); return err },
 		"output norms": func() error { _, err := l.OutputNorms(ctx); return err },
 		"cosines":      func() error { _, err := l.MeanCosines(ctx); return err },
+		"distances":    func() error { _, err := l.keyDistances(ctx); return err },
 		"forms":        func() error { _, err := l.QuadraticForms(ctx, linear, form); return err },
 		"window":       func() error { _, err := l.WindowMeans(ctx, 16); return err },
 		"scores":       func() error { l.NewScores(); return nil },

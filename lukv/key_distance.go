@@ -27,43 +27,21 @@ func (m keyDistance) Score(ctx context.Context, l *Layer) (Scores, error) {
 		return nil, fmt.Errorf("score layer %d with key_distance: found %d rope frequencies, expected half of head dimension %d", l.Index, len(l.InvFreq), l.HeadDim)
 	}
 	s := l.NewScores()
-	return s, l.EachHead(ctx, func(h int, ws *Workspace) error { return m.head(ctx, l, h, ws, s[h]) })
-}
-
-func (m keyDistance) head(ctx context.Context, l *Layer, h int, ws *Workspace, out []float32) error {
-	T, D, pos := len(out), l.HeadDim, l.positions(h)
-	mean, key := ws.zeros(D), ws.Float64s(D)
-	err := l.EachKeys(ctx, h, func(lo, hi int, keys []float32) {
-		for t := lo; t < hi; t++ {
-			l.Unrotate(key, keys[(t-lo)*D:(t-lo+1)*D], positionOf(pos, t))
-			for i, v := range key {
-				mean[i] += v
-			}
-		}
-	})
+	distances, err := l.keyDistances(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	for i := range mean {
-		mean[i] /= float64(max(1, T))
-	}
-	distance := ws.zeros(T)
-	err = l.EachKeys(ctx, h, func(lo, hi int, keys []float32) {
-		for t := lo; t < hi; t++ {
-			l.Unrotate(key, keys[(t-lo)*D:(t-lo+1)*D], positionOf(pos, t))
-			for i, v := range key {
-				d := v - mean[i]
-				distance[t] += float64(d * d)
+	return s, l.EachHead(ctx, func(h int, _ *Workspace) error {
+		if m.Values {
+			if err := l.weighByValues(ctx, h, distances[h]); err != nil {
+				return err
 			}
 		}
+		for t, v := range distances[h] {
+			s[h][t] = float32(v)
+		}
+		return nil
 	})
-	if err == nil && m.Values {
-		err = l.weighByValues(ctx, h, distance)
-	}
-	for t, v := range distance {
-		out[t] = float32(v)
-	}
-	return err
 }
 
 // weighByValues multiplies x, [Len(h)], by ‖(v_t - v̄)·W_O‖₂ over the group.

@@ -321,10 +321,7 @@ func (l *Layer) EachValues(ctx context.Context, h int, fn func(lo, hi int, value
 // Unrotate writes a key that was cached at position p, with its rotation undone, to
 // dst, [D]. It reads InvFreq and RopeScale.
 func (l *Layer) Unrotate(dst []float64, key []float32, p int) {
-	scale := l.RopeScale
-	if scale == 0 {
-		scale = 1
-	}
+	scale := l.keyScale()
 	half := len(l.InvFreq)
 	for i, f := range l.InvFreq {
 		sin, cos := detmath.SinCos(float64(p) * f)
@@ -332,6 +329,14 @@ func (l *Layer) Unrotate(dst []float64, key []float32, p int) {
 		dst[i] = float64(a*cos) + float64(b*sin)
 		dst[half+i] = float64(b*cos) - float64(a*sin)
 	}
+}
+
+// keyScale is the factor that rotation has put on keys.
+func (l *Layer) keyScale() float64 {
+	if l.RopeScale == 0 {
+		return 1
+	}
+	return l.RopeScale
 }
 
 // Attend writes the causal softmax of some queries of one query head over the entries

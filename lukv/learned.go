@@ -42,10 +42,50 @@ func (m learned) Score(ctx context.Context, l *Layer) (Scores, error) {
 	if err := m.check(l); err != nil {
 		return nil, fmt.Errorf("score layer %d with learned: %w", l.Index, err)
 	}
+	rankings := m.data.Rankings[l.Index]
+	if l.Accelerator != nil {
+		if s, err := scoreByForms(ctx, l, rankings); !errors.Is(err, errors.ErrUnsupported) {
+			return s, err
+		}
+	}
 	s := l.NewScores()
 	return s, l.EachHead(ctx, func(h int, ws *Workspace) error {
-		return m.data.Rankings[l.Index][h].score(ctx, l, h, ws, s[h])
+		return rankings[h].score(ctx, l, h, ws, s[h])
 	})
+}
+
+// scoreByForms ranks the entries of a layer, by its rankings, [K], on its accelerator.
+func scoreByForms(ctx context.Context, l *Layer, rankings []Ranking) (Scores, error) {
+	var keys, values []float32
+	scale := l.keyScale()
+	for _, r := range rankings {
+		for _, a := range r.Key {
+			keys = append(keys, float32(float64(a)/scale))
+		}
+		values = append(values, r.Value...)
+	}
+	forms, err := l.fromDevice(l.Accelerator.LinearForms(ctx, keys, values, l.InvFreq))
+	if err != nil {
+		return nil, err
+	}
+	keySquares, err := l.SquaredKeyNorms(ctx) // a rotation leaves them as they are
+	if err != nil {
+		return nil, err
+	}
+	valueSquares, err := l.SquaredValueNorms(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s := l.NewScores()
+	for h, row := range s {
+		r := &rankings[h]
+		for t := range row {
+			x := forms[h][t] + float64(float64(r.KeySquares)*(keySquares[h][t]/(scale*scale)))
+			x += float64(float64(r.ValueSquares) * valueSquares[h][t])
+			row[t] = float32(x + float64(r.Constant))
+		}
+	}
+	return s, nil
 }
 
 // check reports rankings that do not fit the layer.

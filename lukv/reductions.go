@@ -71,6 +71,23 @@ func (l *Layer) QuadraticForms(ctx context.Context, linear, form []float32) ([][
 	return l.reduce(ctx, l.Heads, reduction{head: quadraticForms, linear: linear, form: form})
 }
 
+// keyDistances returns the squared distance of every key, its rotation undone, from the
+// mean over its head, [K][Len(h)]. Sums are float64 in ascending order.
+func (l *Layer) keyDistances(ctx context.Context) ([][]float64, error) {
+	if a := l.Accelerator; a != nil {
+		if x, err := l.fromDevice(a.KeyDistances(ctx, l.InvFreq)); !errors.Is(err, errors.ErrUnsupported) {
+			square := l.keyScale() * l.keyScale()
+			for _, row := range x {
+				for t := range row {
+					row[t] /= square
+				}
+			}
+			return x, err
+		}
+	}
+	return l.reduce(ctx, l.KVHeads, reduction{head: keyDistances})
+}
+
 // WindowMeans returns, for every query head, the mean attention that the queries of a
 // window pay to each entry, [H][Len(h)]. The window holds the newest WindowRows(h, w)
 // queries. Probabilities are those of [Layer.Attend], sums float64 in ascending order.
@@ -258,6 +275,34 @@ func meanCosines(r *reduction, ws *Workspace, h int) error {
 	return l.EachKeys(r.ctx, h, func(lo, hi int, keys []float32) {
 		for t := lo; t < hi; t++ {
 			out[t] = a.cosine(keys[(t-lo)*D : (t-lo+1)*D])
+		}
+	})
+}
+
+func keyDistances(r *reduction, ws *Workspace, h int) error {
+	l, out, D := r.l, r.out[h], r.l.HeadDim
+	mean, key, pos := ws.zeros(D), ws.Float64s(D), l.positions(h)
+	err := l.EachKeys(r.ctx, h, func(lo, hi int, keys []float32) {
+		for t := lo; t < hi; t++ {
+			l.Unrotate(key, keys[(t-lo)*D:(t-lo+1)*D], positionOf(pos, t))
+			for i, v := range key {
+				mean[i] += v
+			}
+		}
+	})
+	if err != nil {
+		return err
+	}
+	for i := range mean {
+		mean[i] /= float64(max(1, len(out)))
+	}
+	return l.EachKeys(r.ctx, h, func(lo, hi int, keys []float32) {
+		for t := lo; t < hi; t++ {
+			l.Unrotate(key, keys[(t-lo)*D:(t-lo+1)*D], positionOf(pos, t))
+			for i, v := range key {
+				d := v - mean[i]
+				out[t] += float64(d * d)
+			}
 		}
 	})
 }

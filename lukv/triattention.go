@@ -112,10 +112,7 @@ func (m triAttention) center(l *Layer, q int) (mean, excess []float64) {
 func (m triAttention) head(ctx context.Context, l *Layer, h int, rot rotation, ws *Workspace, out []float32) error {
 	T, D, G := len(out), l.HeadDim, l.Group()
 	first := visible(l.positions(h), T, m.Sinks-1) // sinks are positions of the text
-	scale := l.RopeScale
-	if scale == 0 {
-		scale = 1
-	}
+	scale := l.keyScale()
 	means, excesses := make([][]float64, G), make([][]float64, G)
 	scores := make([][]float64, G)
 	for g := range G {

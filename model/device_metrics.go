@@ -269,6 +269,14 @@ func (s *layerReductions) QuadraticForms(ctx context.Context, linear, form []flo
 	return s.a.QuadraticForm(ctx, s.layer, 0, linear, upper)
 }
 
+func (s *layerReductions) KeyDistances(ctx context.Context, frequencies []float64) ([][]float32, error) {
+	return s.a.KeyDistances(ctx, s.layer, 0, frequencies)
+}
+
+func (s *layerReductions) LinearForms(ctx context.Context, keys, values []float32, frequencies []float64) ([][]float32, error) {
+	return s.a.LinearForms(ctx, s.layer, 0, keys, values, frequencies)
+}
+
 func (s *layerReductions) WindowMeans(ctx context.Context, w int) ([][]float32, error) {
 	if s.sums == nil || s.window != w {
 		return nil, errors.ErrUnsupported

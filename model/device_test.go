@@ -80,7 +80,7 @@ func TestDeviceCompresses(t *testing.T) {
 				testnum.SameBits(t, name, want, traceOf(t, s, prompt, steps))
 				st := s.Stats()
 				if m == whole {
-					onDevice := slices.Contains([]string{"snapkv", "keydiff", "knorm", "expected_attention", "criticalkv", "chunkkv", "cur", "compactor", "defensivekv"}, p.Metric.Name)
+					onDevice := slices.Contains([]string{"snapkv", "keydiff", "knorm", "expected_attention", "criticalkv", "chunkkv", "cur", "compactor", "defensivekv", "key_distance", "learned"}, p.Metric.Name)
 					require.Equal(t, onDevice, d.Counts().Reduced > scored, "the device scores")
 				}
 				require.Positive(t, st.DeviceBytes)

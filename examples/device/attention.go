@@ -275,6 +275,65 @@ func (a *attention) QuadraticForm(_ context.Context, layer, seq int, linear, for
 	})
 }
 
+// unrotated calls f for the entries of a layer of a sequence with keys whose rotation is undone.
+func (a *attention) unrotated(layer, seq int, frequencies []float64, f func(h int, key, value []float64) float64) ([][]float32, error) {
+	half := a.HeadDim / 2
+	if 2*len(frequencies) != a.HeadDim {
+		return nil, fmt.Errorf("undo rotations: found %d frequencies, expected half of %d", len(frequencies), a.HeadDim)
+	}
+	before, t := -1, 0
+	return a.each(layer, seq, false, func(h int, key, value []float64) float64 {
+		if h != before {
+			before, t = h, 0
+		}
+		c := a.head(layer, seq, h)
+		position := int32(binary.LittleEndian.Uint32(c.p.position(a.d.held(c.pages[t/c.p.l.PageEntries]).data, t%c.p.l.PageEntries)))
+		for i, by := range frequencies {
+			sin, cos := math.Sincos(float64(position) * by)
+			x, y := key[i], key[half+i]
+			key[i], key[half+i] = float64(x*cos)+float64(y*sin), float64(y*cos)-float64(x*sin)
+		}
+		t++
+		return f(h, key, value)
+	})
+}
+
+func (a *attention) KeyDistances(_ context.Context, layer, seq int, frequencies []float64) ([][]float32, error) {
+	means := make([][]float64, a.KVHeads)
+	for h := range means {
+		means[h] = make([]float64, a.HeadDim)
+	}
+	_, err := a.unrotated(layer, seq, frequencies, func(h int, key, _ []float64) float64 {
+		for i, x := range key {
+			means[h][i] += x / float64(a.head(layer, seq, h).entries)
+		}
+		return 0
+	})
+	if err != nil {
+		return nil, err
+	}
+	return a.unrotated(layer, seq, frequencies, func(h int, key, _ []float64) float64 {
+		for i := range key {
+			key[i] -= means[h][i]
+		}
+		return dot(key, key)
+	})
+}
+
+func (a *attention) LinearForms(_ context.Context, layer, seq int, keys, values []float32, frequencies []float64) ([][]float32, error) {
+	d := a.HeadDim
+	if len(keys) != a.KVHeads*d || len(values) != a.KVHeads*d {
+		return nil, fmt.Errorf("linear forms: found %d and %d coefficients, expected %d", len(keys), len(values), a.KVHeads*d)
+	}
+	return a.unrotated(layer, seq, frequencies, func(h int, key, value []float64) float64 {
+		sum := 0.0
+		for i := range key {
+			sum += float64(key[i]*float64(keys[h*d+i])) + float64(value[i]*float64(values[h*d+i]))
+		}
+		return sum
+	})
+}
+
 // moments are sums of queries and of their products, in the order of rows.
 type moments struct {
 	thing

@@ -410,6 +410,20 @@ func (a *attention) QuadraticForm(ctx context.Context, layer, seq int, linear, f
 	return a.Attention.QuadraticForm(ctx, layer, seq, linear, form)
 }
 
+func (a *attention) KeyDistances(ctx context.Context, layer, seq int, frequencies []float64) ([][]float32, error) {
+	if err := a.reduce(); err != nil {
+		return nil, err
+	}
+	return a.Attention.KeyDistances(ctx, layer, seq, frequencies)
+}
+
+func (a *attention) LinearForms(ctx context.Context, layer, seq int, keys, values []float32, frequencies []float64) ([][]float32, error) {
+	if err := a.reduce(); err != nil {
+		return nil, err
+	}
+	return a.Attention.LinearForms(ctx, layer, seq, keys, values, frequencies)
+}
+
 func (a *attention) Moments(covariance bool) (kernels.Moments, error) {
 	if err := a.d.hit(nil); err != nil {
 		return nil, err

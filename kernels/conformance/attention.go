@@ -83,6 +83,12 @@ func (x *cachedHead) entry(l kernels.PageLayout, entry int) (key, value []float3
 	return keysOf(l).load(block, e), valuesOf(l).load(block, e)
 }
 
+// position returns the position of an entry of the host's pages.
+func (x *cachedHead) position(l kernels.PageLayout, entry int) int32 {
+	block, e := x.block(l, entry)
+	return int32(binary.LittleEndian.Uint32(block[l.PositionsAt()+4*e:]))
+}
+
 // kv is the view of the host's pages.
 func (x *cachedHead) kv(l kernels.PageLayout) kernels.KV {
 	kv := kernels.KV{Type: l.Type, Values: l.Values, HeadDim: l.HeadDim, PageEntries: l.PageEntries, Base: x.base}

@@ -34,13 +34,18 @@ func normOf(x []float32, norm int) (sum float64) {
 // reductions computes every reduction over the entries of ragged caches.
 func (s *suite) reductions(t *testing.T) {
 	for _, c := range s.attentionCases() {
-		if c.bf16 || c.window > 0 || len(c.entries) > 1 {
+		uneven := c.l.HeadDim%8 != 0 // halves of a key in the same eight elements
+		if c.bf16 || c.window > 0 || len(c.entries) > 1 && !uneven {
 			continue
 		}
 		t.Run(fmt.Sprintf("%v,dim%d,heads%d/%d", typesOf(c.l), c.l.HeadDim, c.heads, c.kv), func(t *testing.T) {
 			r := newRig(t, s.d)
 			p := r.newPass(c)
 			a, _, _, _, _ := p.start(r)
+			if uneven {
+				s.unrotated(t, p, a, 0, 0)
+				return
+			}
 			s.reduce(t, r, p, a)
 		})
 	}
@@ -138,12 +143,18 @@ func (s *suite) reduce(t *testing.T, r *rig, p *pass, a kernels.Attention) {
 			return sum, 1e-5 * size
 		})
 	}
+	s.unrotated(t, p, a, 0, 0)
+	keys, frequencies := make([]float32, len(heads)*d), make([]float64, d/2)
 	for name, call := range map[string]func() ([][]float32, error){
-		"layer":    func() ([][]float32, error) { return a.KeyNorms(ctx, 2, 0) },
-		"sequence": func() ([][]float32, error) { return a.KeyNorms(ctx, 1, len(p.rows)) },
-		"norm":     func() ([][]float32, error) { return a.OutputNorms(ctx, 1, 0, nil, 1) },
-		"linear":   func() ([][]float32, error) { return a.QuadraticForm(ctx, 1, 0, linear[1:], nil) },
-		"form":     func() ([][]float32, error) { return a.QuadraticForm(ctx, 1, 0, linear, form[1:]) },
+		"distances": func() ([][]float32, error) { return a.KeyDistances(ctx, 1, 0, frequencies[1:]) },
+		"keys":      func() ([][]float32, error) { return a.LinearForms(ctx, 1, 0, keys[1:], keys, frequencies) },
+		"values":    func() ([][]float32, error) { return a.LinearForms(ctx, 1, 0, keys, keys[1:], frequencies) },
+		"turns":     func() ([][]float32, error) { return a.LinearForms(ctx, 1, 0, keys, keys, frequencies[1:]) },
+		"layer":     func() ([][]float32, error) { return a.KeyNorms(ctx, 2, 0) },
+		"sequence":  func() ([][]float32, error) { return a.KeyNorms(ctx, 1, len(p.rows)) },
+		"norm":      func() ([][]float32, error) { return a.OutputNorms(ctx, 1, 0, nil, 1) },
+		"linear":    func() ([][]float32, error) { return a.QuadraticForm(ctx, 1, 0, linear[1:], nil) },
+		"form":      func() ([][]float32, error) { return a.QuadraticForm(ctx, 1, 0, linear, form[1:]) },
 		"projection": func() ([][]float32, error) {
 			return a.OutputNorms(ctx, 1, 0, r.matrix(kernels.F32Matrix(make([]float32, 12), 3, 4)), 1)
 		},
@@ -151,6 +162,58 @@ func (s *suite) reduce(t *testing.T, r *rig, p *pass, a kernels.Attention) {
 		if _, err := call(); err == nil {
 			t.Errorf("%s: a reduction with arguments that do not fit gives no error", name)
 		}
+	}
+}
+
+// unrotated computes the reductions of keys whose rotation is undone, by the positions in the
+// pages: more entries were appended to each head than the attention case counts.
+func (s *suite) unrotated(t *testing.T, p *pass, a kernels.Attention, seq, more int) {
+	t.Helper()
+	d, heads := p.l.HeadDim, p.caches[seq].heads
+	frequencies := make([]float64, d/2)
+	for i := range frequencies {
+		frequencies[i] = math.Pow(1000, -float64(2*i)/float64(d))
+	}
+	frequencies[0] = 1000 // angles as at positions of hundreds of thousands
+	keys, values := normal(random("keys"), len(heads)*d), normal(random("values"), len(heads)*d)
+	distances, err := a.KeyDistances(t.Context(), 1, seq, frequencies)
+	ok(t, err)
+	forms, err := a.LinearForms(t.Context(), 1, seq, keys, values, frequencies)
+	ok(t, err)
+	if len(distances) != len(heads) || len(forms) != len(heads) {
+		t.Fatalf("found %d and %d rows, expected %d", len(distances), len(forms), len(heads))
+	}
+	for h, x := range heads {
+		n := x.entries + more
+		mean, unrotated, square := make([]float64, d), make([][]float64, n), 0.0
+		form, formBound := make([]float64, n), make([]float64, n)
+		for e := range n {
+			key, value := x.entry(p.l, e)
+			k := make([]float64, d)
+			for i, f := range frequencies {
+				sin, cos := math.Sincos(float64(x.position(p.l, e)) * f)
+				u, v := float64(key[i]), float64(key[d/2+i])
+				k[i], k[d/2+i] = u*cos+v*sin, v*cos-u*sin
+			}
+			unrotated[e] = k
+			for i := range k {
+				mean[i] += k[i] / float64(n)
+				square = max(square, dot(key, key))
+				a, b := k[i]*float64(keys[h*d+i]), float64(value[i])*float64(values[h*d+i])
+				form[e] += a + b
+				formBound[e] += 1e-5 * math.Abs(b)
+			}
+			// The terms of a pair are turned into each other.
+			formBound[e] += 1e-5 * length(key) * length(keys[h*d:(h+1)*d])
+		}
+		distance := make([]float64, n)
+		for e, k := range unrotated {
+			for i := range k {
+				distance[e] += (k[i] - mean[i]) * (k[i] - mean[i])
+			}
+		}
+		near(t, fmt.Sprintf("key distances of head %d", h), distance, distances[h], func(int) float64 { return 1e-5 * square })
+		near(t, fmt.Sprintf("linear forms of head %d", h), form, forms[h], func(i int) float64 { return formBound[i] })
 	}
 }
 
@@ -202,6 +265,7 @@ func (s *suite) statisticsOf(t *testing.T, c attentionCase) {
 		all := s.sameSums(t, p, a, sums, sequence, from, n)
 		if firstMeans == nil {
 			firstMeans, firstSums = means, all
+			s.unrotated(t, p, a, sequence, n) // with positions that are not slots
 		}
 		testnum.SameBits(t, fmt.Sprintf("means of %d rows at a time", chunk), firstMeans, means)
 		testnum.SameBits(t, fmt.Sprintf("sums of %d rows at a time", chunk), firstSums, all)

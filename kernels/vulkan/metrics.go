@@ -3,6 +3,7 @@
 package vulkan
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math"
 
@@ -131,6 +132,73 @@ func (c *commands) vectors(op string, s sequence, mode int, work, out view, ldo 
 		x = min(blocks, 1)
 	}
 	c.dispatch(op, "vectors", append(s.constants(), uint32(mode), s.lanes()), &p, x, s.KVHeads, 1)
+}
+
+const (
+	modeUnrotatedSums = iota
+	modeDistance
+	modeLinear
+)
+
+// KeyDistances sets out, [KVHeads][ldo] f32, to the squared distance of each key, its rotation
+// undone, from the mean of the head's. frequencies is what putFrequencies writes, work has
+// cosineBytes. Bound: 1e-5 of the sum of both squared lengths.
+func (c *commands) KeyDistances(s sequence, frequencies, work, out view, ldo int) {
+	const op = "key distances"
+	if !c.ready(op) {
+		return
+	}
+	if work.Size() < cosineBytes(s.shape, s.Longest) || work.address()%32 != 0 {
+		c.fail(op, "work: found %d bytes at %#x, expected %d at a multiple of 32", work.Size(), work.address(), cosineBytes(s.shape, s.Longest))
+	}
+	c.unrotated(op, s, modeUnrotatedSums, frequencies, work, out, ldo)
+	c.vectors(op, s, modeMean, work, out, ldo)
+	c.unrotated(op, s, modeDistance, frequencies, work, out, ldo)
+}
+
+// LinearForms sets out, [KVHeads][ldo] f32, to the product of each key, its rotation undone,
+// with the first vector of its head, and of the value with the second: vectors is
+// [KVHeads][2][padded(HeadDim)] f32. Bound: 1e-5·Σ|terms|.
+func (c *commands) LinearForms(s sequence, frequencies, vectors, out view, ldo int) {
+	const op = "linear forms"
+	if !c.ready(op) {
+		return
+	}
+	c.floats(op, "vectors", vectors, 2*s.KVHeads*padded(s.HeadDim), false)
+	if vectors.address()%16 != 0 {
+		c.fail(op, "vectors at %#x, expected a multiple of 16", vectors.address())
+	}
+	c.unrotated(op, s, modeLinear, frequencies, vectors, out, ldo)
+}
+
+func (c *commands) unrotated(op string, s sequence, mode int, frequencies, work, out view, ldo int) {
+	blocks := c.sequence(op, s)
+	c.floats(op, "frequencies", frequencies, s.HeadDim, false)
+	c.table(op, "out", out, s.KVHeads, ldo, s.Longest)
+	if frequencies.address()%8 != 0 {
+		c.fail(op, "frequencies at %#x, expected a multiple of 8", frequencies.address())
+	}
+	if c.err != nil {
+		return
+	}
+	var p push
+	for _, a := range []view{out, work, s.Table.mem.All(), frequencies} {
+		p.addr(a)
+	}
+	p.u32(s.Seq*s.KVHeads, ldo, blocks, s.Held)
+	c.dispatch(op, "unrotated", append(s.constants(), uint32(mode)), &p, blocks, s.KVHeads, 1)
+}
+
+// putFrequencies writes frequencies, in radians, to dst as shaders/angle.glsl reads them: 8
+// bytes each.
+func putFrequencies(dst []byte, frequencies []float64) {
+	for i, f := range frequencies {
+		turns := f / (2 * math.Pi)
+		turns = math.Ldexp(turns-math.Floor(turns), 32)
+		high := math.Floor(turns)
+		binary.LittleEndian.PutUint32(dst[8*i:], uint32(high))
+		binary.LittleEndian.PutUint32(dst[8*i+4:], uint32(math.Ldexp(turns-high, 32)))
+	}
 }
 
 // OutputNorms sets out, [Heads][ldo] f32, to the norm of every value after the

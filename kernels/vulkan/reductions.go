@@ -239,3 +239,37 @@ func (a *attention) QuadraticForm(ctx context.Context, layer, seq int, linear, f
 		c.QuadraticForm(s, in.At(0, int64(first)), quadratic, out, ld)
 	}})
 }
+
+func (a *attention) KeyDistances(ctx context.Context, layer, seq int, frequencies []float64) ([][]float32, error) {
+	const op = "key distances"
+	if 2*len(frequencies) != a.s.HeadDim {
+		return nil, fmt.Errorf("%s: found %d frequencies, expected half of head dimension %d", op, len(frequencies), a.s.HeadDim)
+	}
+	in := make([]byte, 8*len(frequencies))
+	putFrequencies(in, frequencies)
+	return a.reduce(ctx, reduction{
+		name: op, layer: layer, seq: seq, in: in,
+		work: func(s sequence) int64 { return cosineBytes(s.shape, s.Longest) },
+		record: func(c *commands, s sequence, in, work, out view, ld int) {
+			c.KeyDistances(s, in, work, out, ld)
+		},
+	})
+}
+
+func (a *attention) LinearForms(ctx context.Context, layer, seq int, keys, values []float32, frequencies []float64) ([][]float32, error) {
+	const op = "linear forms"
+	K, D, P := a.s.KVHeads, a.s.HeadDim, padded(a.s.HeadDim)
+	if len(keys) != K*D || len(values) != K*D || 2*len(frequencies) != D {
+		return nil, fmt.Errorf("%s: found %d and %d coefficients and %d frequencies, expected %d and %d", op, len(keys), len(values), len(frequencies), K*D, D/2)
+	}
+	first := 8 * K * P // bytes of the coefficients, with padding
+	in := make([]byte, first+8*len(frequencies))
+	for h := range K {
+		copy(in[8*h*P:], floatBytes(keys[h*D:(h+1)*D]))
+		copy(in[8*h*P+4*P:], floatBytes(values[h*D:(h+1)*D]))
+	}
+	putFrequencies(in[first:], frequencies)
+	return a.reduce(ctx, reduction{name: op, layer: layer, seq: seq, in: in, record: func(c *commands, s sequence, in, _, out view, ld int) {
+		c.LinearForms(s, in.At(int64(first), int64(8*len(frequencies))), in.At(0, int64(first)), out, ld)
+	}})
+}

@@ -125,7 +125,7 @@ func TestGoldenFamilies(t *testing.T) {
 // sameKept compares how many entries of a prompt are kept on the device and on the
 // processor, and where: equal scores within rounding may fall either way.
 func sameKept(t *testing.T, d kernels.Device, path string, prompt []int32) {
-	for _, metric := range []string{"snapkv", "expected_attention", "tova"} {
+	for _, metric := range []string{"snapkv", "expected_attention", "tova", "key_distance"} {
 		p := &lukv.Policy{Metric: lukv.MetricConfig{Name: metric}, Ratio: 0.6}
 		var caches [2]*kvcache.Cache
 		for i, opts := range [][]model.Option{nil, {model.WithOpenDevice(d)}} {

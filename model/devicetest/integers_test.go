@@ -72,7 +72,7 @@ func TestGoldenIntegerCaches(t *testing.T) {
 			o.ChunkTokens = 17
 			testnum.SameBits(t, "chunks of 17", got, trace(t, session(t, on, o), prompt, steps))
 
-			for _, metric := range []string{"snapkv", "keydiff", "expected_attention"} {
+			for _, metric := range []string{"snapkv", "keydiff", "expected_attention", "key_distance"} {
 				o.Compression = &lukv.Policy{Metric: lukv.MetricConfig{Name: metric}, Ratio: 0.8}
 				a, b := session(t, host, o), session(t, on, o)
 				for _, s := range []*model.Session{a, b} {

@@ -51,10 +51,14 @@ func TestMixtures(t *testing.T) {
 	for _, c := range []struct {
 		typ       tensor.Type
 		precision model.Precision
+		cache     tensor.Type
 		bound     float64
-	}{{tensor.BF16, model.PrecisionF32, 2e-5}, {tensor.BF16, model.PrecisionBF16, flipBound}, {tensor.Q4_K, model.PrecisionF32, 2e-5}} {
-		t.Run(fmt.Sprint(c.typ, "/", c.precision), func(t *testing.T) {
-			host, o := openMixture(t, c.typ, c.precision), model.SessionOptions{CacheType: tensor.F32, ChunkTokens: 1000}
+	}{
+		{tensor.BF16, model.PrecisionF32, tensor.F32, 2e-5}, {tensor.BF16, model.PrecisionBF16, tensor.F32, flipBound},
+		{tensor.Q4_K, model.PrecisionF32, tensor.F32, 2e-5}, {tensor.BF16, model.PrecisionF32, tensor.I8, integerBound},
+	} {
+		t.Run(fmt.Sprint(c.typ, "/", c.precision, "/", c.cache), func(t *testing.T) {
+			host, o := openMixture(t, c.typ, c.precision), model.SessionOptions{CacheType: c.cache, ChunkTokens: 1000}
 			ref := trace(t, session(t, host, o), prompt, steps)
 			m := openMixture(t, c.typ, c.precision, model.WithOpenDevice(d))
 			want := trace(t, session(t, m, o), prompt, steps)
@@ -96,9 +100,14 @@ func TestMixturesCompress(t *testing.T) {
 	ctx := context.Background()
 	prompt := randomTokens(mixturePrompt, 1)
 	host, m := openMixture(t, tensor.BF16, model.PrecisionF32), openMixture(t, tensor.BF16, model.PrecisionF32, model.WithOpenDevice(d))
-	for _, metric := range []string{"snapkv", "knorm", "expected_attention"} {
+	for _, c := range []struct {
+		metric string
+		cache  tensor.Type
+	}{{"snapkv", tensor.BF16}, {"knorm", tensor.BF16}, {"expected_attention", tensor.BF16}, {"key_distance", tensor.I8}} {
+		metric := c.metric
 		p := &lukv.Policy{Metric: lukv.MetricConfig{Name: metric}, Allocator: lukv.AllocatorConfig{Name: "adakv"}, Ratio: 0.8}
-		a, b := session(t, host, model.SessionOptions{Compression: p}), session(t, m, model.SessionOptions{Compression: p, ChunkTokens: 100})
+		o := model.SessionOptions{Compression: p, CacheType: c.cache, ChunkTokens: 100}
+		a, b := session(t, host, o), session(t, m, o)
 		require.NoError(t, a.Prefill(ctx, prompt))
 		require.NoError(t, b.Prefill(ctx, prompt))
 		kept, differ := 0, 0
@@ -118,7 +127,8 @@ func TestMixturesCompress(t *testing.T) {
 		require.InDelta(t, mixturePrompt/5*m.Config().Layers*m.Config().KVHeads, kept, 20, metric)
 		require.Equal(t, b.Stats().CacheBytes, b.Stats().DeviceBytes)
 
-		chunks := session(t, m, model.SessionOptions{Compression: p, ChunkTokens: 64})
+		o.ChunkTokens = 64
+		chunks := session(t, m, o)
 		require.NoError(t, chunks.Prefill(ctx, prompt))
 		path := filepath.Join(t.TempDir(), "session")
 		require.NoError(t, chunks.Save(ctx, path))

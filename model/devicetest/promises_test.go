@@ -78,7 +78,7 @@ func TestOneOrderOfArithmetic(t *testing.T) {
 }
 
 // metrics are those whose kept sets are compared with the CPU's.
-var metrics = []string{"snapkv", "keydiff", "expected_attention", "knorm", "tova", "observed"}
+var metrics = []string{"snapkv", "keydiff", "expected_attention", "knorm", "tova", "observed", "key_distance"}
 
 // TestKeptSets compresses on the device and on the CPU: the same number of entries is
 // kept, and the same entries except where scores tie within rounding.
