@@ -50,7 +50,7 @@ type cli struct {
 	List     listCmd     `cmd:"" help:"List the models in the cache."`
 	Rm       rmCmd       `cmd:"" help:"Remove models from the cache."`
 	Convert  convertCmd  `cmd:"" help:"Convert a GGUF file to a checkpoint folder."`
-	Quantize quantizeCmd `cmd:"" help:"Round the weights of a GGUF file to few bits."`
+	Quantize quantizeCmd `cmd:"" help:"Round the weights of a model to few bits."`
 	Gen      genCmd      `cmd:"" help:"Generate evaluation questions."`
 	Serve    serveCmd    `cmd:"" help:"Serve a model over an OpenAI-compatible HTTP API."`
 	Bench    benchCmd    `cmd:"" help:"Benchmark speed against the machine's limits."`

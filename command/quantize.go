@@ -9,24 +9,31 @@ import (
 	"github.com/lukv/lukv/gguf"
 	"github.com/lukv/lukv/internal/quantize"
 	"github.com/lukv/lukv/internal/report"
+	"github.com/lukv/lukv/model"
 )
 
 type quantizeCmd struct {
-	File  string `arg:"" help:"GGUF file of a model, the first if there are several."`
-	Out   string `arg:"" help:"GGUF file to make. It must not exist."`
-	Type  string `enum:"${blocktypes}" default:"q4_k" help:"Set the type of the matrices: ${enum} (default ${default})."`
-	Again bool   `help:"Allow weights that are already in few bits, whose errors then add up."`
+	Model string `arg:"" help:"Model: a checkpoint folder with weights of 16 or 32 bits or its name in the hub's cache, or a GGUF file, the first if there are several."`
+	Out   string `arg:"" help:"Folder or GGUF file to make. It must not exist."`
+	Type  string `enum:"auto,int8,int4,${blocktypes},q4_k_m" default:"auto" help:"Set the type of the matrices: int8 or int4 for folders, q8_0, q4_0, q4_k or q4_k_m for GGUF files. auto is int4 or q4_k."`
+	Again bool   `help:"Allow weights of a GGUF file that are already in few bits, whose errors then add up."`
 	JSON  bool   `help:"Print one JSON object."`
 }
 
 func (quantizeCmd) Help() string {
-	return `Rounds the matrices of a model to blocks of few bits. The embedding and the output matrix become Q6_K, or the type itself if that has more bits; norms, biases and routers stay. The file can be used by lukv, llama.cpp and programs built on it.
+	return `Round the matrices of a model to few bits.
+
+A folder becomes a folder in the format of compressed-tensors, which lukv, vLLM and transformers open: int8 has a scale for each row, int4 one for each 128 weights, or 64 or 32 where rows need it. Embedding and output matrix stay, as do norms, biases and routers.
+
+A GGUF file becomes one that lukv, llama.cpp and programs built on it open. Its embedding and output matrix become Q6_K, or Q8_0 with that type. q4_k_m also gives Q6_K to the values of attention and the last matrices of the feed-forward units of half of the layers.
 
 Examples:
 
-  lukv quantize model-f16.gguf model-q4_k.gguf
+  lukv quantize Qwen/Qwen3-0.6B qwen3-int4
 
-  lukv quantize model-bf16.gguf model-q8_0.gguf --type q8_0`
+  lukv quantize model-folder model-int8 --type int8
+
+  lukv quantize model-f16.gguf model-q4_k_m.gguf --type q4_k_m`
 }
 
 // blockTypes returns the types of blocks that are written, by their names in flags, and these
@@ -43,16 +50,38 @@ func blockTypes() (types map[string]gguf.Type, names []string) {
 // quantizeFormat is the format identifier that quantize --json prints.
 const quantizeFormat = "lukv quantize 1"
 
+// folderBits are the types of quantize for folders.
+var folderBits = map[string]int{"auto": 4, "int4": 4, "int8": 8}
+
 func (c *quantizeCmd) Run(e *env) error {
+	path, err := resolveModel(c.Model)
+	if err != nil {
+		return err
+	}
+	file := model.IsGGUF(path)
 	blocks, _ := blockTypes()
+	blocks["auto"], blocks["q4_k_m"] = gguf.Q4_K, gguf.Q4_K
+	switch {
+	case file && blocks[c.Type] == 0:
+		return usage("--type %s: %s is a GGUF file, expected q8_0, q4_0, q4_k or q4_k_m; lukv convert makes a folder of it", c.Type, c.Model)
+	case !file && folderBits[c.Type] == 0:
+		return usage("--type %s: %s is a folder, expected int8 or int4; give a GGUF file of the model for a GGUF type", c.Type, c.Model)
+	case !file && c.Again:
+		return usage("--again: has no effect on folders, whose weights must be of 16 or 32 bits")
+	}
 	line := e.longProgress()
 	defer line.clear()
-	r, err := quantize.GGUF(e.ctx, c.File, c.Out, quantize.Options{
-		Type: blocks[c.Type], Again: c.Again,
-		Progress: func(done, total int64) {
-			line.show("quantizing: %s of %s weights", count(done), count(total))
-		},
-	})
+	progress := func(done, total int64) {
+		line.show("quantizing: %s of %s weights", count(done), count(total))
+	}
+	var r *quantize.Result
+	if file {
+		r, err = quantize.GGUF(e.ctx, path, c.Out, quantize.Options{
+			Type: blocks[c.Type], Mixed: c.Type == "q4_k_m", Again: c.Again, Progress: progress,
+		})
+	} else {
+		r, err = quantize.Folder(e.ctx, path, c.Out, quantize.FolderOptions{Bits: folderBits[c.Type], Progress: progress})
+	}
 	line.clear()
 	if err != nil {
 		return err

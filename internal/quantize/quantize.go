@@ -1,5 +1,6 @@
-// Package quantize writes GGUF files with weights of few bits from GGUF files with weights
-// of more.
+// Package quantize writes models with weights of few bits: [GGUF] files from GGUF files, and
+// [Folder], folders of compressed-tensors from folders of safetensors. Both work on a few rows
+// at a time, and nothing appears before it is complete.
 package quantize
 
 import (
@@ -7,8 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"os"
+	"math"
 	"runtime"
 	"slices"
 	"strings"
@@ -24,6 +24,12 @@ type Options struct {
 	// at the least. Where blocks of a type do not divide the rows, Q8_0 takes its
 	// place, or F16.
 	Type gguf.Type
+
+	// Mixed, with Q4_K, stores as Q6_K what errors harm most: the output matrix (the
+	// embedding if it serves as one; else that is Q4_K, too), and in half of the layers the
+	// values of attention and the last matrix of the unit. Files of this mixture are called
+	// Q4_K_M.
+	Mixed bool
 
 	// Again allows matrices that are already in few bits, whose errors then add up.
 	Again bool
@@ -54,6 +60,8 @@ func Types() (all []gguf.Type) {
 	return all
 }
 
+const mixedFileType = 15
+
 // GGUF writes the model in the GGUF file at path, or in the several of which it is the
 // first, to one file out, which must not exist and appears only when it is complete.
 // Tensors are read, encoded and written a few rows at a time, by all processors; the bytes
@@ -71,9 +79,14 @@ func run(ctx context.Context, path, out string, o Options) (*Result, error) {
 	if at < 0 {
 		return nil, fmt.Errorf("type %s: expected one of %v", o.Type, Types())
 	}
-	if _, err := os.Lstat(out); err == nil {
-		return nil, fmt.Errorf("%s exists already", out)
-	} else if !errors.Is(err, fs.ErrNotExist) {
+	kind := targets[at].file
+	if o.Mixed {
+		if o.Type != gguf.Q4_K {
+			return nil, fmt.Errorf("a mixture with %s: expected Q4_K", o.Type)
+		}
+		kind = mixedFileType
+	}
+	if err := absent(out); err != nil {
 		return nil, err
 	}
 	f, err := gguf.Open(path)
@@ -81,8 +94,11 @@ func run(ctx context.Context, path, out string, o Options) (*Result, error) {
 		return nil, err
 	}
 	defer f.Close()
-	w := &writer{ctx: ctx, o: o, result: &Result{Types: map[string]int{}}}
+	w := &writer{ctx: ctx, o: o, result: &Result{Types: map[string]int{}}, tied: f.Tensor(outputName) == nil}
 	var entries []gguf.Entry
+	for _, t := range f.Tensors() {
+		w.layers = max(w.layers, layerOf(t.Name)+1)
+	}
 	for _, t := range f.Tensors() {
 		e, err := w.entry(t)
 		if err != nil {
@@ -90,7 +106,7 @@ func run(ctx context.Context, path, out string, o Options) (*Result, error) {
 		}
 		entries = append(entries, e)
 	}
-	if err := gguf.WriteFile(out, pairs(f, targets[at].file), entries); err != nil {
+	if err := gguf.WriteFile(out, pairs(f, kind), entries); err != nil {
 		return nil, err
 	}
 	return w.result, nil
@@ -110,7 +126,34 @@ type writer struct {
 	ctx         context.Context
 	o           Options
 	result      *Result
+	tied        bool // the embedding serves as output matrix
+	layers      int
 	done, total int64
+}
+
+const (
+	embeddingName = "token_embd.weight"
+	outputName    = "output.weight"
+)
+
+// layerOf returns the layer to which a tensor belongs, -1 if it belongs to none.
+func layerOf(name string) int {
+	at := -1
+	if n, err := fmt.Sscanf(name, "blk.%d.", &at); n != 1 || err != nil || at < 0 || at > math.MaxInt16 {
+		return -1
+	}
+	return at
+}
+
+// sensitive reports whether a mixture gives more bits to a tensor: the values of attention and
+// the last matrices of the unit, in the first and the last eighth of the layers, and in every
+// third of those between.
+func (w *writer) sensitive(name string) bool {
+	at, n := layerOf(name), w.layers
+	if at < 0 || !strings.Contains(name, ".attn_v.") && !strings.Contains(name, ".attn_qkv.") && !strings.Contains(name, ".ffn_down") {
+		return false
+	}
+	return at < n/8 || at >= 7*n/8 || (at-n/8)%3 == 2
 }
 
 // entry says how a tensor is written.
@@ -144,13 +187,13 @@ func (w *writer) typeOf(t *gguf.Tensor) gguf.Type {
 	if len(t.Shape) < 2 || strings.Contains(t.Name, "ffn_gate_inp") || strings.HasPrefix(t.Name, "rope_") {
 		return t.Type
 	}
-	want := []gguf.Type{w.o.Type}
-	if t.Name == "token_embd.weight" || t.Name == "output.weight" {
-		if w.o.Type.Stored().Bytes(256) < tensor.Q6_K.Bytes(256) {
-			want = []gguf.Type{gguf.Q6_K}
-		}
+	want := w.o.Type
+	switch {
+	case want.Stored().Bytes(256) >= tensor.Q6_K.Bytes(256):
+	case t.Name == outputName, t.Name == embeddingName && (w.tied || !w.o.Mixed), w.o.Mixed && w.sensitive(t.Name):
+		want = gguf.Q6_K
 	}
-	for _, typ := range append(want, gguf.Q8_0) {
+	for _, typ := range []gguf.Type{want, gguf.Q8_0} {
 		if t.RowLength()%typ.Stored().Block() == 0 {
 			return typ
 		}

@@ -3,10 +3,12 @@ package quantize
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -88,6 +90,57 @@ func TestTypes(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, bytes.HasSuffix(f.Tensor("blk.0.attn_q.weight").Data, one))
 	}
+}
+
+// TestMixture: with Mixed, the output matrix and the matrices that matter most are Q6_K, in the
+// first and the last eighth of the layers and in every third of those between.
+func TestMixture(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "source.gguf")
+	const layers = 17
+	one := func(name string) gguf.Entry {
+		return gguf.Entry{Name: name, Type: gguf.F16, Shape: []int{1, 256}, Stream: func(w io.Writer) error {
+			_, err := w.Write(make([]byte, 512))
+			return err
+		}}
+	}
+	for _, tied := range []bool{false, true} {
+		entries := []gguf.Entry{one("token_embd.weight")}
+		if !tied {
+			entries = append(entries, one("output.weight"))
+		}
+		for at := range layers {
+			for _, name := range []string{"attn_q", "attn_v", "ffn_down", "ffn_down_exps", "ffn_up"} {
+				entries = append(entries, one(fmt.Sprintf("blk.%d.%s.weight", at, name)))
+			}
+		}
+		require.NoError(t, gguf.WriteFile(path, []gguf.Pair{{Key: "general.architecture", Value: "llama"}}, entries))
+		out := filepath.Join(t.TempDir(), "out.gguf")
+		_, err := GGUF(t.Context(), path, out, Options{Type: gguf.Q4_K, Mixed: true})
+		require.NoError(t, err)
+		f, err := gguf.Open(out)
+		require.NoError(t, err)
+		defer f.Close()
+		kind, err := f.Uint("general.file_type")
+		require.NoError(t, err)
+		require.Equal(t, uint64(15), kind)
+		for at := range layers {
+			for name, more := range map[string]bool{"attn_q": false, "attn_v": true, "ffn_down": true, "ffn_down_exps": true, "ffn_up": false} {
+				want := gguf.Q4_K
+				if more && slices.Contains([]int{0, 1, 4, 7, 10, 13, 14, 15, 16}, at) {
+					want = gguf.Q6_K
+				}
+				require.Equal(t, want, f.Tensor(fmt.Sprintf("blk.%d.%s.weight", at, name)).Type, "%d %s", at, name)
+			}
+		}
+		if tied {
+			require.Equal(t, gguf.Q6_K, f.Tensor("token_embd.weight").Type)
+		} else {
+			require.Equal(t, gguf.Q4_K, f.Tensor("token_embd.weight").Type)
+			require.Equal(t, gguf.Q6_K, f.Tensor("output.weight").Type)
+		}
+	}
+	_, err := GGUF(t.Context(), path, filepath.Join(t.TempDir(), "x"), Options{Type: gguf.Q4_0, Mixed: true})
+	require.ErrorContains(t, err, "expected Q4_K")
 }
 
 func TestRefuses(t *testing.T) {

@@ -1,0 +1,39 @@
+package command
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/gguf"
+	"github.com/lukv/lukv/model/builtin"
+)
+
+// The bytes that are written are tested next to their code.
+func TestQuantizeFolder(t *testing.T) {
+	dir := t.TempDir()
+	source, out := filepath.Join(dir, "source"), filepath.Join(dir, "out")
+	require.NoError(t, os.CopyFS(source, builtin.Files()))
+	r := decode[struct {
+		Format string
+		Path   string
+		Types  map[string]int
+	}](t, ok(t, "quantize", source, out, "--json"))
+	require.Equal(t, quantizeFormat, r.Format)
+	require.Equal(t, out, r.Path)
+	require.Equal(t, map[string]int{"INT4": 42, "BF16": 14}, r.Types)
+	ok(t, "run", out, "--max-tokens", "2", "x")
+	require.Contains(t, ok(t, "quantize", source, filepath.Join(dir, "int8"), "--type", "int8"), "42 INT8")
+
+	fails(t, exitFailed, "exists already", "quantize", source, out)
+	fails(t, exitFailed, "already stored as compressed-tensors", "quantize", out, filepath.Join(dir, "again"))
+	fails(t, exitUsage, "expected int8 or int4", "quantize", source, filepath.Join(dir, "x"), "--type", "q8_0")
+	fails(t, exitUsage, "--again", "quantize", source, filepath.Join(dir, "x"), "--again")
+	file := filepath.Join(dir, "model.gguf")
+	require.NoError(t, gguf.WriteFile(file, []gguf.Pair{{Key: "general.architecture", Value: "llama"}}, nil))
+	fails(t, exitUsage, "lukv convert", "quantize", file, filepath.Join(dir, "x"), "--type", "int4")
+	ok(t, "quantize", file, filepath.Join(dir, "mixed.gguf"), "--type", "q4_k_m")
+	holds(t, dir, "int8", "mixed.gguf", "model.gguf", "out", "source")
+}
