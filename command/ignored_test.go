@@ -33,7 +33,7 @@ var alwaysUsed = map[string]string{
 	"serve": "listen key-file host cors-origin max-body max-connections max-request-memory max-running max-queue latency max-answer answer-time lookup grace drain unload-after profile kv-compression kv-events store " +
 		"threads precision cpu cache-type max-context max-cache device gpu-layers",
 	"list": "json", "embed": "pooling normalize dimensions json threads precision cpu cache-type max-context max-cache device gpu-layers",
-	"devices": "json", "version": "json", "convert": "type shard-size json", "quantize": "type again json",
+	"devices": "json", "version": "json", "convert": "type shard-size json", "quantize": "type calibrate again json",
 	"tokenize": "decode json",
 	"template": "user system messages tools vars name generation-prompt tokens json",
 	"plot":     "html svg csv",

@@ -37,7 +37,7 @@ var inputCommands = []string{
 	"analyze continuation % -o OUT", "analyze continuation builtin --text % -o OUT", "analyze continuation builtin --allocator lukv --profile % -o OUT",
 	"analyze profiles % TEXT -o OUT", "analyze scores % -o OUT", "analyze frontier % -o OUT", "plot % --html OUT",
 	"inspect %", "bench % --tg 1", "bench builtin --ratio 0.5 --allocator lukv --profile % --tg 1", "bench builtin --tg 1 --resume %", "bench --compare % TEXT", "bench --compare TEXT %",
-	"convert % OUT", "quantize % OUT", "gen ruler % -o OUT", "gen ruler builtin -o OUT --essays %", "gen ruler builtin -o OUT --essays ESSAYS", "gen ruler builtin -o OUT --noise %",
+	"convert % OUT", "quantize % OUT", "quantize MODEL OUT --calibrate %", "gen ruler % -o OUT", "gen ruler builtin -o OUT --essays %", "gen ruler builtin -o OUT --essays ESSAYS", "gen ruler builtin -o OUT --noise %",
 	"gen ruler builtin -o OUT --words %", "gen ruler builtin -o OUT --words WORDS", "gen ruler builtin -o OUT --more-words %", "gen ruler builtin -o OUT --squad %",
 	"gen ruler builtin -o OUT --hotpot %", "gen ruler builtin -o OUT --templates %",
 	"serve %", "serve builtin --key-file %", "serve builtin --profile %",
@@ -127,7 +127,7 @@ func TestInputsAreFiles(t *testing.T) {
 		"RUN": "run.json", "WORDS": "nounlist.txt", "ESSAYS": "a.txt",
 	}
 	for what, path := range bad {
-		replace := []string{"%", path, "TEXT", text, "OUT", filepath.Join(dir, "out")}
+		replace := []string{"%", path, "MODEL", checkpoint(t, nil), "TEXT", text, "OUT", filepath.Join(dir, "out")}
 		for name, file := range within {
 			root := filepath.Join(dir, what+name)
 			require.NoError(t, os.MkdirAll(filepath.Join(root, filepath.Dir(file)), 0o700))

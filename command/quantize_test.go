@@ -27,6 +27,18 @@ func TestQuantizeFolder(t *testing.T) {
 	ok(t, "run", out, "--max-tokens", "2", "x")
 	require.Contains(t, ok(t, "quantize", source, filepath.Join(dir, "int8"), "--type", "int8"), "42 INT8")
 
+	words := filepath.Join(dir, "words")
+	require.NoError(t, os.WriteFile(words, []byte("The harbour opens at dawn."), 0o600))
+	calibrated := filepath.Join(dir, "calibrated")
+	ok(t, "quantize", source, calibrated, "--calibrate", words)
+	plain, err := os.ReadFile(filepath.Join(out, "model.safetensors"))
+	require.NoError(t, err)
+	weighed, err := os.ReadFile(filepath.Join(calibrated, "model.safetensors"))
+	require.NoError(t, err)
+	require.NotEqual(t, plain, weighed)
+	require.NoError(t, os.WriteFile(words, nil, 0o600))
+	fails(t, exitFailed, "no tokens", "quantize", source, filepath.Join(dir, "x"), "--calibrate", words)
+
 	fails(t, exitFailed, "exists already", "quantize", source, out)
 	fails(t, exitFailed, "already stored as compressed-tensors", "quantize", out, filepath.Join(dir, "again"))
 	fails(t, exitUsage, "expected int8 or int4", "quantize", source, filepath.Join(dir, "x"), "--type", "q8_0")
@@ -35,5 +47,6 @@ func TestQuantizeFolder(t *testing.T) {
 	require.NoError(t, gguf.WriteFile(file, []gguf.Pair{{Key: "general.architecture", Value: "llama"}}, nil))
 	fails(t, exitUsage, "lukv convert", "quantize", file, filepath.Join(dir, "x"), "--type", "int4")
 	ok(t, "quantize", file, filepath.Join(dir, "mixed.gguf"), "--type", "q4_k_m")
-	holds(t, dir, "int8", "mixed.gguf", "model.gguf", "out", "source")
+	fails(t, exitUsage, "no effect on q8_0", "quantize", file, filepath.Join(dir, "x"), "--type", "q8_0", "--calibrate", words)
+	holds(t, dir, "calibrated", "int8", "mixed.gguf", "model.gguf", "out", "source", "words")
 }

@@ -17,6 +17,10 @@ func (o *Operand) From(row int) Operand {
 	return s
 }
 
+// Float32s returns the first n columns of a row as they were set. The operand must have the form
+// FormF32.
+func (o *Operand) Float32s(row, n int) []float32 { return o.f32[row*o.stride:][:n] }
+
 // CopyRow sets the first n columns of row dst of o to those of row src of x, which has the
 // forms of o. In the integer forms, row src has exactly n columns.
 func (o *Operand) CopyRow(dst int, x *Operand, src, n int) {

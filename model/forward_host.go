@@ -104,6 +104,9 @@ func (st *normStage) Run(lo, hi, worker int) {
 
 func (h *hostRun) multiply(src act, add bool, linears []hostLinear) {
 	h.src, h.add, h.linears = h.operand(src), add, linears
+	if h.m.inputs != nil {
+		h.seeProducts(src, linears[0].dst)
+	}
 	if src != actNorm && h.m.rounds(src) { // rows of the norm are rounded as they are made
 		h.each(h.rows, 4, (*roundStage)(h))
 	}
@@ -275,6 +278,9 @@ func (st *appendStage) Run(lo, hi, _ int) {
 func (h *hostRun) gateUp(p *arch.LayerPlan, gate, up kernels.Matrix, gateBias, upBias []float32) {
 	h.src, h.ffn = &h.narrow, &p.FFN
 	h.gate, h.up = hostLinear{w: gate, bias: gateBias}, hostLinear{w: up, bias: upBias}
+	if h.m.inputs != nil {
+		h.see(arch.RoleGate, h.src, gate.Cols, 0, h.rows)
+	}
 	h.share(gate.Rows, gate.Cols, (*gateUpStage)(h))
 }
 

@@ -2,6 +2,7 @@ package model
 
 import (
 	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/model/arch"
 	"github.com/lukv/lukv/model/weights"
 )
 
@@ -84,6 +85,9 @@ func newMixture(m *Model, n int) *mixture {
 func (h *hostRun) mixture(l *hostDecoder) {
 	x := h.experts
 	x.l = l
+	if h.m.inputs != nil {
+		h.see(arch.RoleGate, &h.narrow, l.router.Cols, 0, h.rows)
+	}
 	for x.first = 0; x.first < h.rows && !h.stop.Load(); x.first += x.rows {
 		x.rows = min(x.cap, h.rows-x.first)
 		h.pool.RunPieces(l.router.Rows, strip, strip, (*routerStage)(h))
@@ -98,6 +102,9 @@ func (h *hostRun) mixture(l *hostDecoder) {
 		}
 		h.strip = stripOf(x.most, l.router.Cols)
 		h.pool.RunPieces(total, strip, h.strip, (*expertsInStage)(h))
+		if h.m.inputs != nil {
+			h.seeExperts()
+		}
 		if h.m.rounds(actMLP) {
 			h.each(x.assigned(), 4, (*roundExpertsStage)(h))
 		}

@@ -70,6 +70,7 @@ func (r *run) hostLayer(ctx context.Context, at int) error {
 			}
 		}
 	}
+	r.host.at = at
 	if err := forwardLayer(r.host, at, &r.m.layers[at]); err != nil {
 		return err
 	}

@@ -46,6 +46,8 @@ type Model struct {
 	// Heads*HeadDim, and actMLP.
 	narrowForms, innerForms kernels.Forms
 
+	inputs func(layer int, role arch.Role, x []float32) // see WithInputs, nil for nobody
+
 	acc   *deviceWeights // nil without a device
 	runs  runList
 	plans planCache

@@ -167,6 +167,9 @@ func newModel(ctx context.Context, cfg *Config, w *weights.Weights, opts []Optio
 	default:
 		return nil, fmt.Errorf("precision: found %q, expected auto, bf16, int8 or f32", o.precision)
 	}
+	if o.inputs != nil && (o.precision != PrecisionF32 || o.device != nil || o.deviceName != "" && o.deviceName != "cpu") {
+		return nil, fmt.Errorf("the inputs of matrices are seen on the processor in the precision f32, found another")
+	}
 	ropes, err := arch.NewRopes(cfg)
 	if err != nil {
 		return nil, err
@@ -174,8 +177,8 @@ func newModel(ctx context.Context, cfg *Config, w *weights.Weights, opts []Optio
 	m := &Model{
 		cfg: cfg, plan: slices.Clone(cfg.Plans()), weights: w, precision: o.precision, cpu: *o.cpu,
 		ropes: ropes, still: arch.NoRotation(cfg.HeadDim), log: o.logger, digests: o.digests,
-		embed: matrix(w.Embed),
-		head:  []hostLinear{{w: matrix(w.Head), dst: actLogits}}, wide: findLargeBiases(w.Layers),
+		embed: matrix(w.Embed), inputs: o.inputs,
+		head: []hostLinear{{w: matrix(w.Head), dst: actLogits}}, wide: findLargeBiases(w.Layers),
 		layers: make([]hostDecoder, cfg.Layers),
 	}
 	m.identity = sync.OnceValue(func() (id string) {

@@ -4,6 +4,7 @@ import (
 	"log/slog"
 
 	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/model/arch"
 	"github.com/lukv/lukv/model/weights"
 	"github.com/lukv/lukv/tensor"
 )
@@ -69,6 +70,7 @@ type options struct {
 	logger    *slog.Logger
 	maxMemory int64
 	digests   string
+	inputs    func(layer int, role arch.Role, x []float32)
 
 	device       kernels.Device
 	deviceName   string

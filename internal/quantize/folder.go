@@ -35,6 +35,9 @@ type FolderOptions struct {
 	// 32 divides.
 	Bits int
 
+	// Importance, if not nil, weighs the errors of columns.
+	Importance *Importance
+
 	// Progress, if not nil, is told how many elements are done.
 	Progress func(done, total int64)
 }
@@ -93,8 +96,8 @@ func (f *folder) run(out string) (err error) {
 	if f.cfg, err = arch.Load(f.dir); err != nil {
 		return err
 	}
-	if f.cfg.Lowbit != nil {
-		return fmt.Errorf("its weights are already stored as %s: rounding them again adds to their errors; start from a folder of BF16, F16 or F32", f.cfg.Lowbit.Name)
+	if err := rounded(f.cfg); err != nil {
+		return err
 	}
 	// A folder that cannot be opened as a model is not worth the work.
 	if err := f.open(f.dir, f.cfg); err != nil {
@@ -134,6 +137,14 @@ func (f *folder) run(out string) (err error) {
 	return os.Rename(partial, out)
 }
 
+// rounded returns an error if a folder's matrices are in few bits.
+func rounded(cfg *arch.Config) error {
+	if cfg.Lowbit == nil {
+		return nil
+	}
+	return fmt.Errorf("its weights are already stored as %s: rounding them again adds to their errors; start from a folder of BF16, F16 or F32", cfg.Lowbit.Name)
+}
+
 // open returns the error of opening a folder's weights.
 func (f *folder) open(dir string, cfg *arch.Config) error {
 	w, err := weights.Load(dir, cfg)
@@ -169,7 +180,7 @@ func (f *folder) plan() error {
 				experts = p.FFN.Experts
 			}
 			for x := range experts {
-				if err := f.find(p.Stored(f.cfg, role, x, name), strings.ReplaceAll(name(role), "%d", fmt.Sprint(x)), shape); err != nil {
+				if err := f.find(p.Stored(f.cfg, role, x, name), strings.ReplaceAll(name(role), "%d", fmt.Sprint(x)), shape, f.o.Importance.of(at, role)); err != nil {
 					return err
 				}
 			}
@@ -193,13 +204,13 @@ func (f *folder) plan() error {
 // find adds the matrix of a place, of the given name and shape, which the checkpoint stores in
 // one of several ways. Matrices that are rows of another remain one, except for those of
 // experts: readers want a module for each.
-func (f *folder) find(stored []arch.StoredTensor, name string, shape []int) error {
+func (f *folder) find(stored []arch.StoredTensor, name string, shape []int, importance []float32) error {
 	for _, s := range stored {
 		t, file, ok := f.src.Tensor(s.Name)
 		if !ok {
 			continue
 		}
-		m := &integers{name: strings.TrimSuffix(s.Name, ".weight"), src: t, bits: f.o.Bits, scaleType: tensor.BF16}
+		m := &integers{name: strings.TrimSuffix(s.Name, ".weight"), src: t, bits: f.o.Bits, scaleType: tensor.BF16, importance: importance}
 		if t.Type == tensor.F16 {
 			m.scaleType = tensor.F16
 		}

@@ -34,6 +34,9 @@ type Options struct {
 	// Again allows matrices that are already in few bits, whose errors then add up.
 	Again bool
 
+	// Importance, if not nil, weighs the errors of columns. Q8_0 does not look at it.
+	Importance *Importance
+
 	// Progress, if not nil, is told how many elements are done.
 	Progress func(done, total int64)
 }
@@ -96,6 +99,9 @@ func run(ctx context.Context, path, out string, o Options) (*Result, error) {
 	defer f.Close()
 	w := &writer{ctx: ctx, o: o, result: &Result{Types: map[string]int{}}, tied: f.Tensor(outputName) == nil}
 	var entries []gguf.Entry
+	if o.Importance != nil {
+		w.importance = o.Importance.tensors()
+	}
 	for _, t := range f.Tensors() {
 		w.layers = max(w.layers, layerOf(t.Name)+1)
 	}
@@ -128,6 +134,7 @@ type writer struct {
 	result      *Result
 	tied        bool // the embedding serves as output matrix
 	layers      int
+	importance  map[string][]float32 // by tensor
 	done, total int64
 }
 
@@ -222,7 +229,7 @@ func (w *writer) stream(out io.Writer, t *gguf.Tensor, typ gguf.Type) error {
 			return context.Cause(w.ctx)
 		}
 		n := min(step, rows-from)
-		data, err := encode(t, typ, from, n)
+		data, err := encode(t, typ, from, n, w.importance[t.Name])
 		if err != nil {
 			return err
 		}
@@ -243,7 +250,7 @@ func (w *writer) advance(elements, bytes int64) {
 }
 
 // encode returns n rows of a tensor from row from on as blocks of type typ.
-func encode(t *gguf.Tensor, typ gguf.Type, from, n int) ([]byte, error) {
+func encode(t *gguf.Tensor, typ gguf.Type, from, n int, importance []float32) ([]byte, error) {
 	width, workers := t.RowLength(), min(runtime.GOMAXPROCS(0), n)
 	parts, errs := make([][]byte, workers), make([]error, workers)
 	var wait sync.WaitGroup
@@ -252,7 +259,7 @@ func encode(t *gguf.Tensor, typ gguf.Type, from, n int) ([]byte, error) {
 		wait.Go(func() {
 			x := make([]float32, (hi-lo)*width)
 			if errs[i] = t.Rows(x, lo, hi-lo); errs[i] == nil {
-				parts[i], errs[i] = gguf.Encode(nil, typ, x, width, nil)
+				parts[i], errs[i] = gguf.Encode(nil, typ, x, width, importance)
 			}
 		})
 	}
