@@ -56,7 +56,7 @@ var matrixRoles = []arch.Role{
 
 // Folder writes the model in the folder dir, with weights of BF16, F16 or F32, to the folder
 // out with the matrices of its layers as integers, in the format of compressed-tensors. out
-// must not exist and appears only when it is complete and could be opened; until then the
+// must not exist and appears only when it is complete; until then the
 // folder has .partial after its name, which disappears if Folder fails.
 //
 // The files of weights have the names of the source's. Tensors are read, encoded and
@@ -100,7 +100,11 @@ func (f *folder) run(out string) (err error) {
 		return err
 	}
 	// A folder that cannot be opened as a model is not worth the work.
-	if err := f.open(f.dir, f.cfg); err != nil {
+	w, err := weights.Load(f.dir, f.cfg)
+	if err != nil {
+		return err
+	}
+	if err := w.Close(); err != nil {
 		return err
 	}
 	if f.src, err = safetensors.OpenCheckpoint(f.dir); err != nil {
@@ -127,14 +131,35 @@ func (f *folder) run(out string) (err error) {
 	if err := f.weights(partial); err != nil {
 		return err
 	}
-	cfg, err := arch.Load(partial)
-	if err == nil {
-		err = f.open(partial, cfg)
-	}
-	if err != nil {
+	if err := f.check(partial); err != nil {
 		return fmt.Errorf("the folder that was made cannot be used: %w", err)
 	}
 	return os.Rename(partial, out)
+}
+
+// check finds every matrix of a written folder as a reader does. To open the folder as a
+// model would take memory for all of them.
+func (f *folder) check(dir string) error {
+	cfg, err := arch.Load(dir)
+	if err != nil {
+		return err
+	}
+	c, err := safetensors.OpenCheckpoint(dir)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	for _, list := range f.matrices {
+		for _, m := range list {
+			if !cfg.Lowbit.Stored(c, m.name) {
+				return fmt.Errorf("%q is not among the modules of %s", m.name, cfg.Lowbit.Name)
+			}
+			if _, err := cfg.Lowbit.Matrix(c, m.name, m.rows, m.cols); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // rounded returns an error if a folder's matrices are in few bits.
@@ -143,15 +168,6 @@ func rounded(cfg *arch.Config) error {
 		return nil
 	}
 	return fmt.Errorf("its weights are already stored as %s: rounding them again adds to their errors; start from a folder of BF16, F16 or F32", cfg.Lowbit.Name)
-}
-
-// open returns the error of opening a folder's weights.
-func (f *folder) open(dir string, cfg *arch.Config) error {
-	w, err := weights.Load(dir, cfg)
-	if err != nil {
-		return err
-	}
-	return w.Close()
 }
 
 // absent returns an error if there is something of the name path.

@@ -73,6 +73,9 @@ func (m *integers) rounded(x float32, scale float64) float64 {
 	return min(max(math.RoundToEven(float64(x)/scale), m.bottom()), m.top())
 }
 
+// toInteger rounds a small number to an even integer when it is added and taken away again.
+const toInteger = 3 << 51
+
 // maxScale bounds scales: F16 holds no larger ones.
 const maxScale = 65504
 
@@ -89,16 +92,27 @@ func (m *integers) scaleOf(dst []byte, x, weight []float32) int {
 	first, step, n := m.grid()
 	least, best := math.Inf(1), float64(largest)/first
 	var stored [2]byte
+	low, high := m.bottom(), m.top()
 	for i := range n {
+		// An element halfway between two integers has the same error with either, so that a
+		// product with the inverse may take the place of a quotient here.
 		try := float64(largest) / (first + float64(i)*step)
 		scale, e := m.scaled(stored[:], try), 0.0
+		inverse := 1 / scale
 		for j, v := range x {
-			r := float64(v) - float64(scale*m.rounded(v, scale))
+			q := float64(float64(v)*inverse) + toInteger
+			q -= toInteger
+			if q < low {
+				q = low
+			} else if q > high {
+				q = high
+			}
+			r := float64(v) - float64(scale*q)
 			r = float64(r * r)
 			if weight != nil {
-				r *= float64(weight[j])
+				r = float64(r * float64(weight[j]))
 			}
-			e += float64(r)
+			e += r
 		}
 		if e < least {
 			least, best = e, try
@@ -211,8 +225,12 @@ func (m *integers) pack(ctx context.Context, pool *workers.Pool, write func([]by
 	out := make([]byte, min(step, m.rows)*size)
 	return m.each(ctx, pool, func(row int, x []float32) error {
 		dst := out[row%step*size : (row%step+1)*size]
+		scale := 0.0
 		for c, v := range x {
-			q := int8(m.rounded(v, m.scale(row*count+c/m.group)))
+			if c%m.group == 0 {
+				scale = m.scale(row*count + c/m.group)
+			}
+			q := int8(m.rounded(v, scale))
 			switch {
 			case m.bits == 8:
 				dst[c] = byte(q)
