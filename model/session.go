@@ -26,7 +26,8 @@ type SessionOptions struct {
 	MaxTokens int
 
 	// CacheType is the element type of cached keys and values, as [kvcache.Options] and
-	// [kvcache.ParseType] have it. The default is F32 with PrecisionF32, otherwise BF16. CacheValues is that of values, if it is not CacheType. A cache type that
+	// [kvcache.ParseType] have it. The default is F32 with PrecisionF32, otherwise BF16.
+	// CacheValues is that of values, if it is not CacheType. A cache type that
 	// Compression names comes before both.
 	CacheType, CacheValues tensor.Type
 

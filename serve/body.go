@@ -144,7 +144,8 @@ func readBody(r *http.Request) ([]byte, error) {
 }
 
 // readCounted reads all of in, which is part of a request, and counts what it costs as it
-// comes. The request has no turn afterwards: it may have to wait for the client. size is how long it is said to be, -1 if that is unknown.
+// comes. The request has no turn afterwards: it may have to wait for the client. size is how
+// long it is said to be, -1 if that is unknown.
 func readCounted(r *http.Request, in io.Reader, size int64) ([]byte, error) {
 	h := holdsOf(r.Context())
 	c := h.charge
