@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math"
 	"net/http"
+	"net/http/httptest"
 	"regexp"
 	"slices"
 	"strings"
@@ -142,21 +143,46 @@ func describedPath(pattern string) (method, path string) {
 func (ts *testServer) checkAnswer(t testing.TB, r *http.Request, status int, header http.Header, body string) {
 	_, pattern := ts.s.mux.Handler(r)
 	kind, _, _ := strings.Cut(header.Get("Content-Type"), ";")
-	if pattern == "" || kind != "application/json" {
+	if pattern == "" {
 		return
 	}
+	switch kind {
+	case "application/json":
+		var v any
+		if json.Unmarshal([]byte(body), &v) == nil { // what a test has cut is none
+			require.NoError(t, violation(v, described(t, pattern, status, kind)), "%s %d", pattern, status)
+		}
+	case "application/x-ndjson":
+		for line := range strings.Lines(body) {
+			checkEvent(t, pattern, kind, line)
+		}
+	case "text/event-stream":
+		for line := range strings.Lines(body) {
+			if data, ok := strings.CutPrefix(line, "data: "); ok && data != "[DONE]\n" {
+				checkEvent(t, pattern, kind, data)
+			}
+		}
+	}
+}
+
+// checkEvent requires the data of an event, or a line, of a stream to be as described.
+func checkEvent(t testing.TB, pattern, kind, data string) {
+	var v any
+	require.NoError(t, json.Unmarshal([]byte(data), &v), data)
+	require.NoError(t, violation(v, described(t, pattern, 200, kind)), pattern)
+}
+
+// described returns the schema of an endpoint's answers.
+func described(t testing.TB, pattern string, status int, kind string) any {
 	method, path := describedPath(pattern)
 	responses, _ := in(openAPIDocument(), "paths", path, method, "responses").(object)
 	of, ok := responses[fmt.Sprint(status)]
 	if !ok {
 		of = responses["default"]
 	}
-	schema := in(resolved(of), "content", "application/json", "schema")
-	require.NotNil(t, schema, "%s: an answer with the status %d is not described", pattern, status)
-	var v any
-	if json.Unmarshal([]byte(body), &v) == nil { // what a test has cut is none
-		require.NoError(t, violation(v, schema), "%s %d", pattern, status)
-	}
+	schema := in(resolved(of), "content", kind, "schema")
+	require.NotNil(t, schema, "%s: an answer with the status %d and the type %s is not described", pattern, status, kind)
+	return schema
 }
 
 // TestOpenAPI: the description is served, its references lead somewhere, and it has the
@@ -196,6 +222,34 @@ func TestOpenAPI(t *testing.T) {
 		_, open := in(d, "paths", path, method, "security").([]any)
 		status, _, _ := ts.do(t, strings.ToUpper(method), strings.ReplaceAll(path, "{id}", "x"), "{}")
 		require.Equal(t, open, status != 401, pattern)
+	}
+}
+
+// TestOpenAPIErrorEvents: an error that ends a stream is described for each of them.
+func TestOpenAPIErrorEvents(t *testing.T) {
+	ts := start(t, Options{}, engine.Options{})
+	for pattern, fail := range map[string]func(out *eventStream, e *apiError){
+		"POST /v1/chat/completions": (&chatFormat{}).fail,
+		"POST /v1/completions":      (&textFormat{}).fail,
+		"POST /v1/responses":        (&responseFormat{}).fail,
+		"POST /v1/messages":         (&messageFormat{}).fail,
+		"POST /api/chat":            (&ollamaFormat{}).fail,
+		"POST /api/generate":        (&ollamaFormat{}).fail,
+	} {
+		for _, e := range []*apiError{{status: 503, Message: "busy", Type: "overloaded"}, {status: 400, Message: "wrong", Type: "invalid_request_error", Param: "n", Code: "x"}} {
+			w, ctx := httptest.NewRecorder(), context.WithValue(t.Context(), holdsKey{}, ts.s.newHolds(""))
+			r := httptest.NewRequest("POST", "/", nil).WithContext(ctx)
+			kind, open := "text/event-stream", newEventStream
+			if strings.Contains(pattern, "/api/") {
+				kind, open = "application/x-ndjson", newLineStream
+			}
+			out := open(w, r)
+			fail(out, e)
+			out.close()
+			require.Contains(t, w.Body.String(), e.Message, pattern)
+			data := regexp.MustCompile("{.*}").FindString(w.Body.String())
+			checkEvent(t, pattern, kind, data)
+		}
 	}
 }
 

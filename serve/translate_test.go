@@ -33,6 +33,7 @@ func (ts *testServer) named(t testing.TB, path string, body object) []object {
 			require.NoError(t, json.Unmarshal([]byte(data), &v), data)
 			require.Equal(t, name, v["type"])
 			require.NotContains(t, v, "error")
+			checkEvent(t, "POST "+path, "text/event-stream", data)
 			out = append(out, v)
 		}
 	}
