@@ -3,6 +3,7 @@ package serve
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"slices"
 
 	"github.com/lukv/lukv/dialog/structured"
@@ -27,6 +28,15 @@ var (
 	thoughtNames = []string{"thinking_budget", "reasoning_budget", "max_thinking_tokens", "max_reasoning_tokens"}
 	stopNames    = []string{"stop", "stop_sequences", "stop_strings"}
 )
+
+// altering are fields by which other servers change how tokens are drawn or what of a prompt or
+// an answer is used, and the values with which they change nothing.
+var altering = map[string][]string{
+	"typical_p": {"1"}, "typical": {"1"}, "typ_p": {"1"}, "tfs_z": {"1"}, "tfs": {"1"}, "top_a": {"0"}, "top_n_sigma": {"0", "-1"},
+	"mirostat": {"0"}, "mirostat_mode": {"0"}, "dynatemp_range": {"0"}, "smoothing_factor": {"0"}, "epsilon_cutoff": {"0"}, "eta_cutoff": {"0"},
+	"dry_multiplier": {"0"}, "xtc_probability": {"0"}, "no_repeat_ngram_size": {"0"}, "repeat_penalty": {"1"}, "use_beam_search": {"false"},
+	"truncate_prompt_tokens": {"-1"}, "skip_special_tokens": {"true"},
+}
 
 // refuseForeign refuses fields whose names the endpoint does not have, unless one of its own
 // for the same is there. −1 is no limit.
@@ -68,6 +78,9 @@ func format(f *fields) wanted {
 	x.guided(f, "guided_", "guided_")
 	for _, key := range unsupported {
 		refuse(f, key)
+	}
+	for _, key := range slices.Sorted(maps.Keys(altering)) {
+		refuse(f, key, altering[key]...)
 	}
 	if len(x.found) == 0 || f.err != nil {
 		return wanted{}

@@ -52,11 +52,6 @@ var harmlessOptions = []string{
 	"vocab_only", "mirostat_eta", "mirostat_tau", "repeat_last_n", "penalize_newline", "logits_all", "embedding_only",
 }
 
-// neutralOptions change answers unless they have one of these values.
-var neutralOptions = map[string][]string{
-	"mirostat": {"0"}, "tfs_z": {"1", "1.0"}, "typical_p": {"1", "1.0"},
-}
-
 // ollamaFields returns the fields of a chat or text completion that options, format, think
 // and the server's own fields stand for, and the names of what they come from.
 func ollamaFields(f *fields, own names) object {
@@ -69,8 +64,8 @@ func ollamaFields(f *fields, own names) object {
 	if o := f.object("options"); o != nil {
 		for key := range o.values {
 			to, known := ollamaOptions[key]
-			switch neutral, refused := neutralOptions[key]; {
-			case refused:
+			switch neutral, alters := altering[key]; {
+			case alters && !known:
 				refuse(o, key, neutral...)
 			case slices.Contains(harmlessOptions, key):
 			case !known:

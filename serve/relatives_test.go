@@ -51,6 +51,43 @@ func TestForeignConstraints(t *testing.T) {
 	}
 }
 
+// Rules for drawing tokens and changes of the text that lukv does not have are refused, unless
+// their value changes nothing, however it is written.
+func TestForeignRules(t *testing.T) {
+	ts := start(t, Options{}, engine.Options{})
+	hello := []object{{"role": "user", "content": "hello"}}
+	for path, base := range map[string]object{
+		"/v1/chat/completions": {"messages": hello, "max_tokens": 2}, "/v1/completions": {"prompt": "hello", "max_tokens": 2},
+		"/v1/messages": {"messages": hello, "max_tokens": 2}, "/v1/responses": {"input": "hello", "max_output_tokens": 2},
+	} {
+		for field, value := range map[string]struct{ neutral, other string }{
+			"typical_p": {"1.0", "0.9"}, "top_n_sigma": {"-1", "1"}, "mirostat_mode": {"0", "2"}, "xtc_probability": {"0.00", "1e-1"},
+			"no_repeat_ngram_size": {"0", "3"}, "use_beam_search": {"false", "true"}, "truncate_prompt_tokens": {"-1", "2"}, "skip_special_tokens": {"true", "false"},
+		} {
+			ask := func(value string) (int, string) {
+				r := object{"model": "needle/llama", field: json.RawMessage(value)}
+				maps.Copy(r, base)
+				status, text, _ := ts.do(t, "POST", path, mustJSON(t, r))
+				return status, text
+			}
+			for _, harmless := range []string{value.neutral, "null"} {
+				status, text := ask(harmless)
+				require.Equal(t, http.StatusOK, status, "%s %s %s: %s", path, field, harmless, text)
+			}
+			for _, refused := range []string{value.other, `"x"`} {
+				status, text := ask(refused)
+				require.Equal(t, http.StatusBadRequest, status, "%s %s %s: %s", path, field, refused, text)
+				require.Contains(t, text, field+": not supported")
+			}
+		}
+	}
+	for field, value := range map[string]any{"best_of": 2, "echo": true, "prompt_logprobs": 1, "modalities": []string{"audio"}} {
+		status, text, _ := ts.do(t, "POST", "/v1/chat/completions", mustJSON(t, ask("hello", object{field: value})))
+		require.Equal(t, http.StatusBadRequest, status, "%s: %s", field, text)
+		require.Contains(t, text, field+": not supported")
+	}
+}
+
 // A limit or stop texts under a name of another server or endpoint are refused by that
 // name, unless the endpoint's own name is there as well: left out, they would give longer
 // answers than were asked for.

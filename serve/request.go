@@ -238,14 +238,15 @@ func stops(f *fields) []string {
 }
 
 // refuse reports a field that would change the answer and is not supported, unless its
-// value is harmless.
+// value is harmless: numbers however they are written.
 func refuse(f *fields, key string, harmless ...string) {
 	v := f.values[key]
 	if v == nil || string(v) == "null" || string(v) == "[]" || string(v) == "{}" {
 		return
 	}
+	n, err := strconv.ParseFloat(string(v), 64)
 	for _, h := range harmless {
-		if string(v) == h {
+		if x, wrong := strconv.ParseFloat(h, 64); string(v) == h || err == nil && wrong == nil && n == x {
 			return
 		}
 	}

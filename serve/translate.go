@@ -33,8 +33,8 @@ func (s *Server) asChat(r *http.Request, f *fields, others object, own names, co
 			out.values[k] = v
 		}
 	}
-	for _, k := range unsupported { // which a chat refuses
-		if v := f.values[k]; v != nil {
+	for k, v := range f.values { // which a chat refuses
+		if _, alters := altering[k]; alters || slices.Contains(unsupported, k) {
 			out.values[k] = v
 		}
 	}
