@@ -11,13 +11,37 @@ import (
 // int8Tile is the argument of the assembly routines for one row of activations.
 type int8Tile struct {
 	w      unsafe.Pointer // [rows][blocks], as stored
-	ldw    uintptr        // bytes from one row to the next
 	q      unsafe.Pointer // [blocks · block] int8
 	scale  unsafe.Pointer // [blocks] f32
 	sums   unsafe.Pointer // int8Rows.less32, sums32 or sums16, as the type needs
 	dst    unsafe.Pointer // [rows] f32
-	rows   int
+	rows   int            // of each stream; counted down
 	blocks int
+	ldw    uintptr // bytes from one row to the next
+
+	streams          int     // rows at a time
+	apartW, apartDst uintptr // bytes from one stream to the next
+	ahead            uintptr // bytes, from use, of what is prefetched into the first-level cache; four times as many into the second
+}
+
+// multiply multiplies rows lo to hi-1 of w.
+func (a *int8Tile) multiply(c CPU, dst []float32, w *Matrix, lo, hi int) {
+	clear(dst[lo:hi])
+	a.ldw = uintptr(w.Type.Bytes(w.Cols))
+	a.streams, a.ahead = 1, 2304
+	if c.Streaming == streamRuns { // memory answers more requests from several places
+		a.streams, a.ahead = 4, 768
+	}
+	for lo < hi {
+		if hi-lo < 2*a.streams {
+			a.streams = 1
+		}
+		a.rows = (hi - lo) / a.streams
+		a.w, a.dst = w.at(lo, 0), unsafe.Pointer(&dst[lo])
+		a.apartW, a.apartDst = uintptr(a.rows)*a.ldw, uintptr(4*a.rows)
+		lo += a.rows * a.streams
+		a.run(w.Type)
+	}
 }
 
 //go:noescape
@@ -78,27 +102,24 @@ func (c CPU) matMulInt8Asm(dst []float32, ldd int, x *int8Rows, n int, w *Matrix
 	case step == 0 || n > 1:
 		c.int8Panels(dst, ldd, x, n, w, lo, hi)
 	default:
-		int8ByRow(dst, x, w, lo, hi, step, sums)
+		c.int8ByRow(dst, x, w, lo, hi, step, sums)
 	}
 	return hi
 }
 
 // int8ByRow multiplies one row of activations; step and sums are those of int8Steps.
-func int8ByRow(dst []float32, x *int8Rows, w *Matrix, lo, hi, step, sums int) {
+func (c CPU) int8ByRow(dst []float32, x *int8Rows, w *Matrix, lo, hi, step, sums int) {
 	block, ldw := w.Type.Block(), w.Type.Bytes(w.Cols)
-	a := int8Tile{
-		ldw: uintptr(ldw), q: x.at(0, 0), scale: x.at(0, x.scales()), sums: x.at(0, sums),
-		rows: hi - lo, blocks: w.Cols / block,
-	}
+	a := int8Tile{q: x.at(0, 0), scale: x.at(0, x.scales()), sums: x.at(0, sums), blocks: w.Cols / block}
 	// The last step of a row may read beyond it, and so beyond the matrix.
+	rows := hi - lo
 	if rest := a.blocks % step; rest != 0 {
-		a.rows = min(hi, max(lo, (len(w.Data)-w.Type.Bytes((step-rest)*block))/ldw)) - lo
+		rows = min(hi, max(lo, (len(w.Data)-w.Type.Bytes((step-rest)*block))/ldw)) - lo
 	}
-	if a.rows > 0 {
-		a.w, a.dst = w.at(lo, 0), unsafe.Pointer(&dst[lo])
-		a.run(w.Type)
+	if rows > 0 {
+		a.multiply(c, dst, w, lo, lo+rows)
 	}
-	lo += a.rows
+	lo += rows
 	if lo == hi {
 		return
 	}
@@ -108,10 +129,10 @@ func int8ByRow(dst []float32, x *int8Rows, w *Matrix, lo, hi, step, sums int) {
 	if n := w.Type.Bytes(step * block); ldw+n > len(room) {
 		room = make([]byte, ldw+n)
 	}
-	a.w, a.rows = unsafe.Pointer(&room[0]), 1
 	for ; lo < hi; lo++ {
 		copy(room, w.Slice(lo, lo+1).Data)
-		a.dst = unsafe.Pointer(&dst[lo])
+		dst[lo] = 0
+		a.w, a.dst, a.rows, a.streams = unsafe.Pointer(&room[0]), unsafe.Pointer(&dst[lo]), 1, 1
 		a.run(w.Type)
 	}
 }

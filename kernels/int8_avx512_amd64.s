@@ -192,36 +192,57 @@ GLOBL int8Halves0<>(SB), RODATA|NOPTR, $32
 // One row of activations as 8-bit integers by rows of quantised weights, in the order of the
 // file; see int8.go for the arithmetic.
 //
-// Registers: SI w, R8 q, R9 scales, R10 sums, R11 blocks left, DX dst, CX rows left, X24 the
-// result, K1 the blocks of a step that exist. A step reads beyond the row where fewer do, and
-// gives them a term of -0, which changes no sum: a factor is +0, the other -0.
+// Rows are taken from several streams at a time, a step of each in turn.
+//
+// Registers: AX the row of the first stream, BX bytes of it before the step, SI the step, R8 q,
+// R9 scales, R10 sums, R11 blocks left, DX the row's place in dst, R14 that of the stream's row,
+// CX streams left, R15 the look-ahead, X24 the result so far, K1 the blocks of a step that exist. A
+// step reads beyond the row where fewer do, and gives them a term of -0, which changes no sum: a
+// factor is +0, the other -0.
 
 #define ROWS \
 	MOVQ int8Tile_dst(DI), DX; \
-	MOVQ int8Tile_rows(DI), CX; \
 	MOVQ int8Tile_w(DI), AX; \
+	MOVQ int8Tile_ahead(DI), R15; \
 	VPTERNLOGD $0xff, Z25, Z25, Z25; \
 	VPSLLD $31, Z25, Z23 // -0
 
 #define ROW \
-	MOVQ AX, SI; \
+	XORL BX, BX; \
 	MOVQ int8Tile_q(DI), R8; \
 	MOVQ int8Tile_scale(DI), R9; \
 	MOVQ int8Tile_sums(DI), R10; \
-	MOVQ int8Tile_blocks(DI), R11; \
-	VPXORD X24, X24, X24
+	MOVQ int8Tile_blocks(DI), R11
 
-#define STORE \
-	VMOVSS X24, (DX); \
-	ADDQ $4, DX; \
+#define STEP \
+	MOVQ int8Tile_streams(DI), CX; \
+	LEAQ (AX)(BX*1), SI; \
+	MOVQ DX, R14
+
+// NEXT goes on to the next stream, step or row. A step has blocks blocks, and as many bytes of w,
+// q, scales and sums.
+#define NEXT(stream, step, row, blocks, w, q, scales, sums) \
+	VMOVSS X24, (R14); \
+	ADDQ int8Tile_apartW(DI), SI; \
+	ADDQ int8Tile_apartDst(DI), R14; \
+	DECQ CX; \
+	JNZ stream; \
+	ADDQ $w, BX; \
+	ADDQ $q, R8; \
+	ADDQ $scales, R9; \
+	ADDQ $sums, R10; \
+	SUBQ $blocks, R11; \
+	JG step; \
 	ADDQ int8Tile_ldw(DI), AX; \
-	DECQ CX
+	ADDQ $4, DX; \
+	DECQ int8Tile_rows(DI); \
+	JNZ row
 
 // AHEAD prefetches a line of w twice: into the second-level cache long before it is used, and
 // into the first shortly before. One without the other takes a fifth off the bytes a second.
 #define AHEAD(at) \
-	PREFETCHT1 (9216+at)(SI); \
-	PREFETCHT0 (3072+at)(SI)
+	PREFETCHT1 at(SI)(R15*4); \
+	PREFETCHT0 at(SI)(R15*1)
 
 // MASK sets K1 to the lowest min(R11, n) bits, where all is n ones.
 #define MASK(n, all) \
@@ -326,6 +347,9 @@ row:
 step:
 	MASK16(whole)
 whole:
+	STEP
+stream:
+	VMOVSS (R14), X24
 #define DOTS(at, from, acc) \
 	VMOVDQU (2+at)(SI), Y8; \
 	VINSERTI64X4 $1, (36+at)(SI), Z8, Z8; \
@@ -371,14 +395,7 @@ whole:
 	VINSERTI128 $1, X2, Y1, Y1
 	VCVTPH2PS Y1, Z1
 	CHAIN16
-	ADDQ $544, SI
-	ADDQ $512, R8
-	ADDQ $64, R9
-	ADDQ $64, R10
-	SUBQ $16, R11
-	JG step
-	STORE
-	JNZ row
+	NEXT(stream, step, row, 16, 544, 512, 64, 64)
 	VZEROUPPER
 	RET
 
@@ -405,6 +422,9 @@ row:
 step:
 	MASK16(whole)
 whole:
+	STEP
+stream:
+	VMOVSS (R14), X24
 #define NIBBLES(at, from, acc) \
 	VMOVDQU (2+at)(SI), X8; \
 	VINSERTI128 $1, (20+at)(SI), Y8, Y8; \
@@ -441,14 +461,7 @@ whole:
 	VPERMW Z2, Z19, K7, Z1
 	VCVTPH2PS Y1, Z1
 	CHAIN16
-	ADDQ $288, SI
-	ADDQ $512, R8
-	ADDQ $64, R9
-	ADDQ $64, R10
-	SUBQ $16, R11
-	JG step
-	STORE
-	JNZ row
+	NEXT(stream, step, row, 16, 288, 512, 64, 64)
 	VZEROUPPER
 	RET
 
@@ -547,11 +560,7 @@ whole:
 	TERM4(2, X0, X5, X8, X9); \
 	MINUS4(2, X3, X6, X10, X11); \
 	TERM4(3, X0, X5, X8, X9); \
-	MINUS4(3, X3, X6, X10, X11); \
-	ADDQ $1024, R8; \
-	ADDQ $16, R9; \
-	ADDQ $64, R10; \
-	SUBQ $4, R11
+	MINUS4(3, X3, X6, X10, X11)
 
 // func int8Q4_KAVX512(a *int8Tile)
 TEXT ·int8Q4_KAVX512(SB), NOSPLIT, $0-8
@@ -562,6 +571,9 @@ row:
 	ROW
 step:
 	MASK(4, 15)
+	STEP
+stream:
+	VMOVSS (R14), X24
 	HEADERS4(144)
 #define Q4K(lane, at, from, acc) \
 	VMOVDQU64 (16+at)(SI), Z8; \
@@ -587,10 +599,7 @@ step:
 	AHEAD(448)
 	AHEAD(512)
 	CHAIN32
-	LEAQ 576(SI), SI
-	JG step
-	STORE
-	JNZ row
+	NEXT(stream, step, row, 4, 576, 1024, 16, 64)
 	VZEROUPPER
 	RET
 
@@ -605,6 +614,9 @@ row:
 	ROW
 step:
 	MASK(4, 15)
+	STEP
+stream:
+	VMOVSS (R14), X24
 	HEADERS4(176)
 	// The fifth bits of sub-blocks 0 and 2, 1 and 3, 4 and 6, 5 and 7.
 #define FIFTH(shift, counts, nibbles) \
@@ -641,10 +653,7 @@ step:
 	AHEAD(576)
 	AHEAD(640)
 	CHAIN32
-	LEAQ 704(SI), SI
-	JG step
-	STORE
-	JNZ row
+	NEXT(stream, step, row, 4, 704, 1024, 16, 64)
 	VZEROUPPER
 	RET
 
@@ -666,6 +675,9 @@ row:
 	ROW
 step:
 	MASK(4, 15)
+	STEP
+stream:
+	VMOVSS (R14), X24
 #define Q6HALF(at, high) \
 	VMOVDQU64 at(SI), Z12; \
 	VBROADCASTI64X4 high(SI), Z13; \
@@ -728,13 +740,6 @@ step:
 	TERM4(1, X0, X5, X8, X9)
 	TERM4(2, X0, X5, X8, X9)
 	TERM4(3, X0, X5, X8, X9)
-	ADDQ $840, SI
-	ADDQ $1024, R8
-	ADDQ $16, R9
-	ADDQ $128, R10
-	SUBQ $4, R11
-	JG step
-	STORE
-	JNZ row
+	NEXT(stream, step, row, 4, 840, 1024, 16, 128)
 	VZEROUPPER
 	RET
