@@ -92,10 +92,10 @@ func TestDefaultPace(t *testing.T) {
 	}
 }
 
-// An eighth of the time of each piece of a long prompt follows it as passes for answers
-// alone, unless there are none.
+// A share of the time of each piece of a prompt follows it as passes for answers alone, unless
+// there are none.
 func TestPaceOfAnswers(t *testing.T) {
-	run := func(answers, steps int, long bool) (pieces int) {
+	run := func(answers, steps int, share float64) (pieces int) {
 		p := newPace(0, 512)
 		for range steps {
 			n := p.tokens(answers)
@@ -104,11 +104,12 @@ func TestPaceOfAnswers(t *testing.T) {
 				pieces++
 				took = 480 * time.Millisecond
 			}
-			p.measured(took, n, answers, long)
+			p.measured(took, n, answers, share)
 		}
 		return pieces
 	}
-	require.InDelta(t, 25, run(8, 100, true), 1, "of four steps, three are for answers alone: 60 of 480 ms")
-	require.Equal(t, 100, run(0, 100, true))
-	require.Equal(t, 100, run(8, 100, false))
+	require.InDelta(t, 25, run(8, 100, answersShare), 1, "of four steps, three are for answers alone: 60 of 480 ms")
+	require.InDelta(t, 20, run(8, 500, othersShare), 1, "24 of 25: 480 of 480 ms")
+	require.Equal(t, 100, run(0, 100, othersShare))
+	require.Equal(t, 100, run(8, 100, 0))
 }

@@ -42,6 +42,10 @@ const (
 	// answers themselves, and passes with more answers are worth more.
 	answersShare = 1. / 8
 
+	// othersShare is that for prompts of any length while answers of other clients than theirs
+	// decode: however many clients send prompts, answers have half of the time.
+	othersShare = 1
+
 	// longPrompt is the length in tokens from which a prompt is long.
 	longPrompt = 1024
 )
@@ -89,16 +93,14 @@ func (p *pace) least() int {
 const weight = 0.25
 
 // measured records how long a step with the given numbers of prompt tokens and
-// answers took, and whether it read from a long prompt.
-func (p *pace) measured(took time.Duration, tokens, answers int, long bool) {
+// answers took, and the share of it that passes without prompts have after it.
+func (p *pace) measured(took time.Duration, tokens, answers int, share float64) {
 	s := took.Seconds()
 	if tokens == 0 {
 		p.decode = mean(p.decode, s)
 		return
 	}
-	if long {
-		p.owed += answersShare * s
-	}
+	p.owed += share * s
 	if answers > 0 {
 		s = max(s-p.decode, s/4) // what it would have taken without them
 	}

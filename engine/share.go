@@ -34,13 +34,12 @@ type clientRows struct {
 }
 
 const (
-	// leastRows of answers fit into every step: they take little longer than one, as the
-	// weights are read once for all.
-	leastRows = 4
+	// leastRows of answers fit into every step, however long they take.
+	leastRows = 2
 
 	// mostTime is how long a step with answers of several clients may take, in passes with
 	// a single row, unless the clients have as many each.
-	mostTime = 1.5
+	mostTime = 1.25
 )
 
 // limit returns how many rows of answers a step takes.
@@ -58,8 +57,26 @@ func (s *share) limit() int {
 
 // promptsWait reports whether the prompts of a client are left out of this step, in favour of
 // others' answers.
-func (s *share) promptsWait(client string) bool {
-	return slices.ContainsFunc(s.clients, func(c clientRows) bool { return c.name != client }) && turns.Owes(client)
+func (s *share) promptsWait(client string) bool { return s.othersAnswer(client) && turns.Owes(client) }
+
+// othersAnswer reports whether answers of other clients are in this step.
+func (s *share) othersAnswer(client string) bool {
+	return slices.ContainsFunc(s.clients, func(c clientRows) bool { return c.name != client })
+}
+
+// owedAfter returns the share of the time of a step with prompts of these requests that passes
+// without prompts have after it.
+func (s *share) owedAfter(prompts ...*job) float64 {
+	owed := 0.
+	for _, j := range prompts {
+		switch {
+		case s.othersAnswer(j.req.Client):
+			return othersShare
+		case len(j.req.Prompt) >= longPrompt:
+			owed = answersShare
+		}
+	}
+	return owed
 }
 
 // promptTurn records that a piece of a prompt is in this step.

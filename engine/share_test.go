@@ -34,7 +34,7 @@ func TestShareLevel(t *testing.T) {
 		{8, []int{1, 2, 2, 2, 2, 2, 2}, 0}, // one with few does not make all others take turns
 		{8, []int{1, 2, 2, 2, 2, 2, 9}, 2},
 	} {
-		s := share{times: passes(float64(2*test.limit)-2.5, 1)}
+		s := share{times: passes(float64(4*test.limit-4), 1)}
 		for i, n := range test.rows {
 			s.client(fmt.Sprint(i)).rows += n
 		}
@@ -85,7 +85,7 @@ func TestShareLimit(t *testing.T) {
 		same.times.add(20, 1)
 		require.Equal(t, leastRows, same.limit(), "the rows were always the same")
 	}
-	require.Equal(t, 21, (&share{times: passes(40, 1)}).limit(), "61 take half as long again as 41")
+	require.Equal(t, 11, (&share{times: passes(40, 1)}).limit(), "51 take a quarter longer than 41")
 	require.Equal(t, leastRows, (&share{times: passes(1, 1)}).limit())
 	require.Equal(t, math.MaxInt, (&share{times: passes(1, 0)}).limit(), "more rows take no longer")
 	require.Equal(t, math.MaxInt, (&share{times: passes(1, -0.01)}).limit())
@@ -146,7 +146,8 @@ func TestClientsShareSteps(t *testing.T) {
 	m := openModel(t)
 	tokens, contexts := prompts(t, m, 2)
 	decode := &lukv.Policy{Decode: lukv.DecodeConfig{Mode: "periodic", TargetSize: 64, Interval: 8}}
-	slow, fast := passes(1, 1), passes(1000, 1) // for the least rows and for hundreds
+	const limit = 4
+	slow, fast := passes(4*limit-4, 1), passes(1000, 1) // the latter for hundreds of rows
 	for name, test := range map[string]struct {
 		o      Options
 		times  line
@@ -160,7 +161,7 @@ func TestClientsShareSteps(t *testing.T) {
 		"with drafts":             {Options{Lookup: true}, slow, 1, 12, nil, true},
 		"compressed as they grow": {Options{}, slow, 1, 12, decode, true},
 		"as many":                 {Options{}, slow, 6, 6, nil, false},
-		"few enough":              {Options{}, slow, 1, leastRows - 1, nil, false},
+		"few enough":              {Options{}, slow, 1, limit - 1, nil, false},
 		"fast enough":             {Options{}, fast, 1, 14, nil, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -179,7 +180,7 @@ func TestClientsShareSteps(t *testing.T) {
 					}
 					turns := 0
 					if test.out {
-						turns = (test.many + leastRows - 1 - test.few) / (leastRows - test.few)
+						turns = (test.many + limit - 1 - test.few) / (limit - test.few)
 					}
 					if missed[c] > turns {
 						panic(fmt.Sprintf("left out of %d steps", missed[c]))
@@ -222,7 +223,7 @@ func TestClientsShareSteps(t *testing.T) {
 				return
 			}
 			require.Equal(t, steps, out)
-			require.Equal(t, leastRows-test.few, widest)
+			require.Equal(t, limit-test.few, widest)
 		})
 	}
 }

@@ -34,7 +34,7 @@ func (e *Engine) step() bool {
 			return true
 		}
 		took := time.Since(start)
-		e.pace.measured(took, taken, answers, slices.ContainsFunc(e.owners[answers:], (*job).readsLong))
+		e.pace.measured(took, taken, answers, e.share.owedAfter(e.owners[answers:]...))
 		e.noteStep(took, rows, answers, taken)
 		e.stats.steps.Add(1)
 	}
@@ -216,12 +216,9 @@ func (e *Engine) advance(j *job, n int) {
 		return
 	}
 	took := time.Since(start)
-	e.pace.measured(took, max(1, before-j.fill.Remaining()), 0, j.readsLong())
+	e.pace.measured(took, max(1, before-j.fill.Remaining()), 0, e.share.owedAfter(j))
 	turns.Charge(j.req.Client, took)
 }
-
-// readsLong reports whether the prompt of a request is long, as [pace] understands it.
-func (j *job) readsLong() bool { return len(j.req.Prompt) >= longPrompt }
 
 // blame ends the request that made a pass fail, or all of them if the model or its device
 // can no longer compute.

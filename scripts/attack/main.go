@@ -96,7 +96,7 @@ func run(ctx context.Context, program, model string, length time.Duration, memor
 	}
 	check(s.alive(), "server alive: %v", s.alive())
 	check(health.slowest < time.Second && health.failed == 0, "health: %d answers, slowest %v, %d failed", health.answers, health.slowest.Round(time.Millisecond), health.failed)
-	check(len(under.gaps) > 0 && median(under.gaps) <= 3*median(alone.gaps), "ordinary streams: %d answers, median gap %v (alone %v), longest %v, first token after at most %v, %d refused", under.answers, median(under.gaps), median(alone.gaps), under.longest.Round(time.Millisecond), under.waited.Round(time.Millisecond), under.refused)
+	check(len(under.gaps) > 0 && median(under.gaps) <= 3*median(alone.gaps), "ordinary streams: %d answers, median gap %v (alone %v), between single tokens %v (alone %v), longest %v, first token after at most %v, %d refused", under.answers, median(under.gaps), median(alone.gaps), median(under.each), median(alone.each), under.longest.Round(time.Millisecond), under.waited.Round(time.Millisecond), under.refused)
 	check(s.peak() <= memory, "largest resident size: %d MiB of %d", s.peak()>>20, memory>>20)
 	time.Sleep(10 * time.Second)
 	after := s.resident()

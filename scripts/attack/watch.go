@@ -49,6 +49,7 @@ type object = map[string]any
 type stream struct {
 	server           *server
 	gaps             []time.Duration // of answers
+	each             []time.Duration // between two tokens
 	longest          time.Duration   // between two tokens
 	waited           time.Duration   // at most for a first token
 	answers, refused int
@@ -93,7 +94,7 @@ func (c *stream) one(ctx context.Context, client *http.Client) bool {
 		if tokens++; tokens == 1 {
 			c.waited, first = max(c.waited, now.Sub(begin)), now
 		} else {
-			c.longest = max(c.longest, now.Sub(last))
+			c.each, c.longest = append(c.each, now.Sub(last)), max(c.longest, now.Sub(last))
 		}
 		last = now
 	}
