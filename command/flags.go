@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -87,11 +88,28 @@ func (f *runtimeFlags) open(e *env, name string) (*model.Model, error) {
 	if err != nil {
 		return nil, err
 	}
+	defer collectRarely()()
 	m, err := model.Open(e.ctx, dir, opts...)
-	if err != nil && e.ctx.Err() == nil {
-		return nil, explain(dir, err)
+	if err != nil {
+		if e.ctx.Err() == nil {
+			err = explain(dir, err)
+		}
+		return nil, err
 	}
-	return m, err
+	_, _ = m.Tokenizer() // every command needs it, and reports its error there
+	return m, nil
+}
+
+// collectRarely lets the heap grow further between garbage collections until the function
+// that it returns is called. The tables of a vocabulary grow a small heap to 30 MB and more,
+// nearly all of which stays: four collections on the way take time and find nothing.
+func collectRarely() (restore func()) {
+	const percent = 400
+	was := debug.SetGCPercent(percent)
+	if was < 0 || was > percent { // as GOGC asks
+		debug.SetGCPercent(was)
+	}
+	return func() { debug.SetGCPercent(was) }
 }
 
 // session returns the session options that the flags ask for.

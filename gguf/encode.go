@@ -82,36 +82,67 @@ func putHalf(dst []byte, x float64) float64 {
 	return float64(tensor.F16ToF32(h))
 }
 
-// nearest returns x/step rounded to even, from lo to hi; 0, clamped, for a step of 0.
-func nearest(x, step float64, lo, hi int) int {
-	if step == 0 {
-		return min(max(0, lo), hi)
+// toInteger rounds a number below 2^51 to an even integer when it is added and taken away
+// again.
+const toInteger = 3 << 51
+
+// grid is the multiples of a step by the integers from lo ≤ 0 to hi ≥ 0, at most 2^7 in
+// magnitude.
+type grid struct{ step, inverse, lo, hi float64 }
+
+func newGrid(step, lo, hi float64) grid {
+	g := grid{step: step, lo: lo, hi: hi}
+	if step != 0 {
+		g.inverse = 1 / step
 	}
-	return min(max(int(math.RoundToEven(x/step)), lo), hi)
+	return g
 }
 
-// largest returns the element of the largest magnitude.
+// clearly is how far a product with the inverse may lie from an integer for the quotient to
+// be nearest to the same integer. Up to 2^8 the two differ by three roundings, less than
+// 2^-43; what is larger is clamped.
+const clearly = 0.5 - 0x1p-40
+
+// nearest returns x/step rounded to even, from lo to hi; 0 for a step of 0.
+func (g *grid) nearest(x float64) float64 {
+	y := float64(x * g.inverse)
+	q := y + toInteger - toInteger
+	if !(y-q <= clearly && q-y <= clearly) {
+		q = x/g.step + toInteger - toInteger
+	}
+	if q < g.lo {
+		return g.lo
+	}
+	if q > g.hi {
+		return g.hi
+	}
+	return q
+}
+
+// largest returns the first element of the largest magnitude.
 func largest(x []float32) float64 {
-	m := float32(0)
+	m, most := float32(0), float32(0)
 	for _, v := range x {
-		if max(v, -v) > max(m, -m) {
-			m = v
+		if v > most {
+			m, most = v, v
+		} else if -v > most {
+			m, most = v, -v
 		}
 	}
 	return float64(m)
 }
 
 func encodeQ8_0(dst []byte, x, _ []float32) {
-	d := putHalf(dst, math.Abs(largest(x))/127)
+	g := newGrid(putHalf(dst, math.Abs(largest(x))/127), -127, 127)
 	for i, v := range x {
-		dst[2+i] = byte(int8(nearest(float64(v), d, -127, 127)))
+		dst[2+i] = byte(int8(g.nearest(float64(v))))
 	}
 }
 
 func encodeQ4_0(dst []byte, x, w []float32) {
-	d := putHalf(dst, symmetric(x, w, -8, 7))
+	g := newGrid(putHalf(dst, symmetric(x, w, -8, 7)), -8, 7)
 	for i := range 16 {
-		lo, hi := nearest(float64(x[i]), d, -8, 7), nearest(float64(x[i+16]), d, -8, 7)
+		lo, hi := int(g.nearest(float64(x[i]))), int(g.nearest(float64(x[i+16])))
 		dst[2+i] = byte(lo+8) | byte(hi+8)<<4
 	}
 }
@@ -125,29 +156,30 @@ func symmetric(x, w []float32, lo, hi int) float64 {
 	if top == 0 {
 		return 0
 	}
-	best, least := top/float64(lo), math.Inf(1)
-	for i := -8; i <= 8; i++ {
-		d := top / (float64(lo) + 0.1*float64(i))
-		num, den := 0.0, 0.0
-		for j, v := range x {
-			q := float64(nearest(float64(v), d, lo, hi))
-			num += float64(float64(w[j]) * float64(q*float64(v)))
-			den += float64(float64(w[j]) * float64(q*q))
-		}
+	var t trials
+	t.n = 17
+	for i := range t.n {
+		t.step[i] = top / (float64(lo) + float64(0.1*float64(i-8)))
+	}
+	t.set(x, w, lo, hi)
+	t.sum()
+	n, last := 0, math.NaN()
+	for i, den := range t.sqq[:t.n] {
 		if den == 0 {
 			continue
 		}
-		d = num / den
-		e := 0.0
-		for j, v := range x {
-			r := float64(v) - float64(d*float64(nearest(float64(v), d, lo, hi)))
-			e += float64(float64(w[j]) * float64(r*r))
+		d := t.sqx[i] / den
+		t.step[n] = d
+		if d != last { // else it is the same trial
+			n++
 		}
-		if e < least {
-			best, least = d, e
-		}
+		last = d
 	}
-	return best
+	t.n = n
+	if d, _, ok := t.best(); ok {
+		return d
+	}
+	return top / float64(lo)
 }
 
 // affine returns the step d ≥ 0 and the offset m ≥ 0 for which the values
@@ -160,34 +192,34 @@ func affine(x, w []float32, top int) (d, m float64) {
 	if high <= low {
 		return 0, -low
 	}
-	least := math.Inf(1)
-	for i := -4; i <= 10; i++ {
-		step := (high - low) / (float64(top) + 0.2*float64(i))
-		s, o := solveAffine(x, w, step, -low, top)
-		e := 0.0
-		for j, v := range x {
-			r := float64(v) - (float64(s*float64(nearest(float64(v)+o, s, 0, top))) - o)
-			e += float64(float64(w[j]) * float64(r*r))
-		}
-		if e < least {
-			d, m, least = s, o, e
+	var t trials
+	t.set(x, w, 0, top)
+	t.n = 15
+	for i := range t.n {
+		t.step[i], t.offset[i] = (high-low)/(float64(top)+float64(0.2*float64(i-4))), -low
+	}
+	t.sum()
+	sum, sumX := 0.0, 0.0
+	for j, wj := range t.w[:len(x)] {
+		sum += wj
+		sumX += t.xw[j]
+	}
+	n := 0
+	for i := range t.n {
+		d, m = solveAffine(sum, t.sq[i], t.sqq[i], sumX, t.sqx[i], t.step[i], t.offset[i])
+		if n == 0 || d != t.step[n-1] || m != t.offset[n-1] { // else it is the same trial
+			t.step[n], t.offset[n] = d, m
+			n++
 		}
 	}
+	t.n = n
+	d, m, _ = t.best()
 	return d, m
 }
 
-// solveAffine returns the step and offset of the least squared error for the integers
-// that step and offset give.
-func solveAffine(x, w []float32, step, offset float64, top int) (d, m float64) {
-	var n, sq, sqq, sx, sqx float64
-	for j, v := range x {
-		q, wj, xj := float64(nearest(float64(v)+offset, step, 0, top)), float64(w[j]), float64(v)
-		n += wj
-		sq += float64(wj * q)
-		sqq += float64(float64(wj*q) * q)
-		sx += float64(wj * xj)
-		sqx += float64(float64(wj*q) * xj)
-	}
+// solveAffine returns the step and offset of the least squared error for the integers q
+// with these weighted sums of 1, q, q², x, q·x; those given if there are none.
+func solveAffine(n, sq, sqq, sx, sqx, step, offset float64) (d, m float64) {
 	det := float64(n*sqq) - float64(sq*sq)
 	if det <= 0 {
 		return step, offset
@@ -208,17 +240,17 @@ func encodeQ4_K(dst []byte, x, w []float32) {
 	for j := range 8 {
 		steps[j], offsets[j] = affine(x[32*j:32*j+32], w[32*j:32*j+32], 15)
 	}
-	d := putHalf(dst, maxOf(steps[:])/63)
-	least := putHalf(dst[2:], maxOf(offsets[:])/63)
+	scale := newGrid(putHalf(dst, maxOf(steps[:])/63), 0, 63)
+	least := newGrid(putHalf(dst[2:], maxOf(offsets[:])/63), 0, 63)
 	scales := dst[4:16]
 	clear(dst[4:])
 	for j := range 8 {
-		sc, m := nearest(steps[j], d, 0, 63), nearest(offsets[j], least, 0, 63)
+		sc, m := scale.nearest(steps[j]), least.nearest(offsets[j])
 		putScaleMin(scales, j, byte(sc), byte(m))
-		step, offset := float64(d*float64(sc)), float64(least*float64(m))
+		g, offset := newGrid(float64(scale.step*sc), 0, 15), float64(least.step*m)
 		shift := 4 * (j & 1)
 		for i := range 32 {
-			q := nearest(float64(x[32*j+i])+offset, step, 0, 15)
+			q := g.nearest(float64(x[32*j+i]) + offset)
 			dst[16+32*(j/2)+i] |= byte(q) << shift
 		}
 	}
@@ -246,24 +278,26 @@ func encodeQ6_K(dst []byte, x, w []float32) {
 			top = steps[j]
 		}
 	}
-	clear(dst)
-	d := putHalf(dst[208:], top/-128)
+	var q [256]byte
+	scale := newGrid(putHalf(dst[208:], top/-128), -128, 127)
 	for j := range steps {
-		sc := nearest(steps[j], d, -128, 127)
+		sc := scale.nearest(steps[j])
 		dst[192+j] = byte(int8(sc))
-		step := float64(d * float64(sc))
-		for i := range 16 {
-			putQ6(dst, 16*j+i, byte(nearest(float64(x[16*j+i]), step, -32, 31)+32))
+		g := newGrid(float64(scale.step*sc), -32, 31)
+		for i, v := range x[16*j : 16*j+16] {
+			q[16*j+i] = byte(int(g.nearest(float64(v))) + 32)
 		}
 	}
-}
-
-// putQ6 stores the 6 bits of element e of a Q6_K block: half h = e/128 has the low four
-// bits in 64 bytes, of elements l and l+64 in one, and the upper two in 32 bytes.
-func putQ6(dst []byte, e int, q byte) {
-	h, quarter, l := e/128, e%128/32, e%32
-	dst[64*h+32*(quarter&1)+l] |= q & 15 << (4 * (quarter >> 1))
-	dst[128+32*h+l] |= q >> 4 << (2 * quarter)
+	// Half h has the low four bits in 64 bytes, of elements l and l+64 in one, and the upper
+	// two in 32 bytes.
+	for h := range 2 {
+		for l := range 32 {
+			a, b, c, d := q[128*h+l], q[128*h+32+l], q[128*h+64+l], q[128*h+96+l]
+			dst[64*h+l] = a&15 | c<<4
+			dst[64*h+32+l] = b&15 | d<<4
+			dst[128+32*h+l] = a>>4 | b>>4<<2 | c>>4<<4 | d>>4<<6
+		}
+	}
 }
 
 func maxOf(x []float64) float64 {

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"regexp"
 	"strings"
+	"sync"
 
 	"github.com/lukv/lukv/lukv"
 )
@@ -18,8 +19,9 @@ import (
 var page []byte
 
 // pagePolicy lets the page use its own script and style, identified by their digests,
-// and talk to this server. Nothing else is loaded, wherever it comes from.
-var pagePolicy = contentPolicy(string(page))
+// and talk to this server. Nothing else is loaded, wherever it comes from. It is made when
+// the page is first served: other commands have no use for it.
+var pagePolicy = sync.OnceValue(func() string { return contentPolicy(string(page)) })
 
 // contentPolicy returns the Content-Security-Policy of a page with inline scripts and
 // styles. Browsers normalise Windows line endings, which Git may have put into the page,
@@ -42,7 +44,7 @@ func contentPolicy(page string) string {
 func servePage(w http.ResponseWriter, _ *http.Request) {
 	h := w.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")
-	h.Set("Content-Security-Policy", pagePolicy)
+	h.Set("Content-Security-Policy", pagePolicy())
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Referrer-Policy", "no-referrer")
 	h.Set("Cache-Control", "no-cache")

@@ -209,7 +209,10 @@ func (t *Tokenizer) hfVocab(f hfModel, bytesOnly bool) error {
 			}
 			m.pieces[e.id] = unsafe.String(unsafe.SliceData(block[from:]), len(block)-from)
 			hashes[i] = pieceHash(m.pieces[e.id])
-			seen |= m.vocab.first(hashes[i]).id1
+		}
+		// In a loop of its own, so that few instructions lie between two waits.
+		for _, h := range hashes[:len(batch)] {
+			seen |= m.vocab.first(h).id1
 		}
 		runtime.KeepAlive(seen)
 		for i, e := range batch {
@@ -328,12 +331,15 @@ func (r *mergeReader) take(n int, a, b string) {
 func (r *mergeReader) flush() (int, error) {
 	m := r.t.model
 	text := unsafe.String(unsafe.SliceData(r.text), len(r.text))
-	seen := int32(0)
 	for i := range r.batch {
 		if e := &r.batch[i]; e.known {
 			e.leftHash, e.rightHash = pieceHash(text[e.from:e.cut]), pieceHash(text[e.cut:e.end])
-			seen |= m.vocab.first(e.leftHash).id1 | m.vocab.first(e.rightHash).id1
 		}
+	}
+	seen := int32(0)
+	for i := range r.batch {
+		e := &r.batch[i]
+		seen |= m.vocab.first(e.leftHash).id1 | m.vocab.first(e.rightHash).id1
 	}
 	for i := range r.batch {
 		e := &r.batch[i]
