@@ -25,8 +25,8 @@ import (
 // name, or that of the folder if name is empty. Norms, biases and routers become F32.
 //
 // Before it writes, it reads its own keys back: a model that they do not describe is an error,
-// which names the setting and wraps [errors.ErrUnsupported] or [model.ErrUnsupported]. As
-// [GGUF], it works on a few rows at a time.
+// which names the setting and wraps [model.ErrUnsupported]; a tokenizer that they do not
+// describe is one that wraps [errors.ErrUnsupported]. As [GGUF], it works on a few rows at a time.
 func FolderGGUF(ctx context.Context, dir, out, name string, o Options) (*Result, error) {
 	r, err := folderGGUF(ctx, dir, out, name, o)
 	if err != nil {
@@ -104,7 +104,7 @@ func described(cfg *arch.Config, pairs []gguf.Pair, entries []gguf.Entry) error 
 		return err
 	}
 	if what := cfg.Differs(read); what != "" {
-		return arch.Unsupported(fmt.Errorf("as a GGUF file, this model of the architecture %s would be read with another %s; the types int8 and int4 make folders of it",
+		return arch.Unsupported(fmt.Errorf("GGUF has no keys for all of this model of the architecture %s: readers would find another %s; the types int8 and int4 make folders of it",
 			cfg.Arch, what))
 	}
 	return nil

@@ -145,7 +145,7 @@ func (k *ggufKeys) rope() error {
 		k.keys[k.prefix+scaling+"type"] = rc.Type
 		k.yarn(r, rc)
 	default:
-		return fmt.Errorf("rope type: GGUF has no scaling %q, expected default, linear, llama3, yarn or longrope", rc.Type)
+		return fmt.Errorf("rope type: the scaling %q is %w in GGUF files, expected default, linear, llama3, yarn or longrope", rc.Type, ErrUnsupported)
 	}
 	return nil
 }
@@ -283,7 +283,8 @@ func (c *Config) GGUFRow(role Role, row int) int {
 	return row
 }
 
-// Differs names a setting in which the network of d is not that of c, or returns "". Numbers
+// Differs names a setting in which the network of d is not that of c, with both values where
+// they are numbers, or returns "". Numbers
 // may differ by what 32-bit floats cannot tell; windows that reach as far as the context are
 // none; and weights of norms may hold the offset that the other network adds.
 func (c *Config) Differs(d *Config) string {
@@ -296,11 +297,11 @@ func (c *Config) Differs(d *Config) string {
 		{"size of the vocabulary", c.Vocab, d.Vocab}, {"context length", c.MaxPositions, d.MaxPositions},
 	} {
 		if x.a != x.b {
-			return fmt.Sprintf("%s, %d for %d", x.name, x.b, x.a)
+			return x.name + insteadOf(x.b, x.a)
 		}
 	}
 	if c.TiedEmbeddings != d.TiedEmbeddings {
-		return "tied embeddings"
+		return "place of the output matrix (tie_word_embeddings)"
 	}
 	for _, x := range []struct {
 		name string
@@ -310,55 +311,71 @@ func (c *Config) Differs(d *Config) string {
 		{"scale of logits", c.Scalars.LogitScale, d.Scalars.LogitScale}, {"limit of logits", c.Scalars.LogitCap, d.Scalars.LogitCap},
 	} {
 		if !near(x.a, x.b) {
-			return fmt.Sprintf("%s, %g for %g", x.name, x.b, x.a)
+			return x.name + insteadOf(x.b, x.a)
 		}
 	}
 	plans := d.Plans()
 	for at, p := range c.Plans() {
-		if name := p.differs(&plans[at], c.MaxPositions); name != "" {
-			return fmt.Sprintf("layer %d: %s", at, name)
+		if name, values := p.differs(&plans[at], c.MaxPositions); name != "" {
+			return fmt.Sprintf("%s in layer %d%s", name, at, values)
 		}
 	}
 	return c.ropesDiffer(d)
+}
+
+func insteadOf[T int | float64](found, want T) string {
+	return fmt.Sprintf(", %v instead of %v", found, want)
 }
 
 // near reports whether two numbers are the same for 32-bit floats, about.
 func near(a, b float64) bool { return a == b || math.Abs(a-b) <= 1e-6*max(math.Abs(a), math.Abs(b)) }
 
 // differs is Differs for layers of models with the given context.
-func (p *LayerPlan) differs(q *LayerPlan, context int) string {
+func (p *LayerPlan) differs(q *LayerPlan, context int) (name, values string) {
 	window := func(p *LayerPlan) int {
 		if p.Window >= context {
 			return 0
 		}
 		return p.Window
 	}
-	f, g := p.FFN, q.FFN
-	switch {
-	case window(p) != window(q):
-		return fmt.Sprintf("attention window, %d for %d", window(q), window(p))
-	case p.Rope != q.Rope:
-		return "which positions rotate"
-	case p.QKNorm != q.QKNorm:
-		return "norms of queries and keys"
-	case !near(p.ScoreScale, q.ScoreScale):
-		return fmt.Sprintf("scale of scores, %g for %g", q.ScoreScale, p.ScoreScale)
-	case !near(p.ScoreCap, q.ScoreCap):
-		return fmt.Sprintf("limit of scores, %g for %g", q.ScoreCap, p.ScoreCap)
-	case p.qkvBias != q.qkvBias, p.outBias != q.outBias, f.bias != g.bias:
-		return "biases"
-	case p.preNorm != q.preNorm, p.postNorm != q.postNorm:
-		return "norms of branches"
-	case !near(p.ResidualScale, q.ResidualScale):
-		return fmt.Sprintf("scale of branches, %g for %g", q.ResidualScale, p.ResidualScale)
-	case f.Activation != g.Activation:
-		return "activation"
-	case f.Width != g.Width, f.Shared != g.Shared:
-		return fmt.Sprintf("widths of the feed-forward unit, %d and %d for %d and %d", g.Width, g.Shared, f.Width, f.Shared)
-	case f.Experts != g.Experts, f.Chosen != g.Chosen, f.Normalise != g.Normalise:
-		return "mixture of experts"
+	for _, x := range []struct {
+		name string
+		a, b int
+	}{
+		{"attention window", window(p), window(q)}, {"width of the feed-forward unit", p.FFN.Width, q.FFN.Width},
+		{"width of the shared unit", p.FFN.Shared, q.FFN.Shared}, {"number of experts", p.FFN.Experts, q.FFN.Experts},
+		{"number of chosen experts", p.FFN.Chosen, q.FFN.Chosen},
+	} {
+		if x.a != x.b {
+			return x.name, insteadOf(x.b, x.a)
+		}
 	}
-	return ""
+	for _, x := range []struct {
+		name string
+		a, b float64
+	}{
+		{"scale of scores", p.ScoreScale, q.ScoreScale}, {"limit of scores", p.ScoreCap, q.ScoreCap},
+		{"scale of branches", p.ResidualScale, q.ResidualScale},
+	} {
+		if !near(x.a, x.b) {
+			return x.name, insteadOf(x.b, x.a)
+		}
+	}
+	switch f, g := p.FFN, q.FFN; {
+	case p.Rope != q.Rope:
+		return "rotation of positions", ""
+	case p.QKNorm != q.QKNorm:
+		return "norm of queries and keys", ""
+	case p.qkvBias != q.qkvBias, p.outBias != q.outBias, f.bias != g.bias:
+		return "set of biases", ""
+	case p.preNorm != q.preNorm, p.postNorm != q.postNorm:
+		return "place of norms", ""
+	case f.Activation != g.Activation:
+		return "activation", ""
+	case f.Normalise != g.Normalise:
+		return "weight of experts (norm_topk_prob)", ""
+	}
+	return "", ""
 }
 
 // ropesDiffer is Differs for rotations.
@@ -366,22 +383,22 @@ func (c *Config) ropesDiffer(d *Config) string {
 	a, errA := NewRopes(c)
 	b, errB := NewRopes(d)
 	if errA != nil || errB != nil || len(a) != len(b) {
-		return "rotations"
+		return "set of rotations"
 	}
 	for i, r := range a {
 		s := b[i]
 		last := c.MaxPositions
 		switch {
 		case r.dims != s.dims:
-			return fmt.Sprintf("elements that rotate, %d for %d", s.dims, r.dims)
+			return "number of elements that rotate" + insteadOf(s.dims, r.dims)
 		case !near(r.factor, s.factor):
-			return fmt.Sprintf("factor of the rotation, %g for %g", s.factor, r.factor)
+			return "factor of the rotation" + insteadOf(s.factor, r.factor)
 		case !near(float64(r.QueryFactor(last)), float64(s.QueryFactor(last))):
 			return "factor of queries"
 		}
 		for _, length := range []int{1, r.maxPos, r.maxPos + 1, last, 2 * last} {
 			if !slices.EqualFunc(r.InvFreq(length), s.InvFreq(length), near) {
-				return "frequencies of the rotation"
+				return "list of frequencies"
 			}
 		}
 	}
