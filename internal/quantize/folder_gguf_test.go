@@ -467,3 +467,69 @@ func TestFolderGGUFRefuses(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, left)
 }
+
+// TestFolderGGUFSettings: settings that keys can hold are read back; others are named.
+func TestFolderGGUFSettings(t *testing.T) {
+	yarn := func(keys string) string {
+		return `"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64` + keys + `}`
+	}
+	const gemma3 = `"model_type": "gemma3_text", "query_pre_attn_scalar": 64, "num_hidden_layers": 5, `
+	for keys, want := range map[string]string{
+		yarn(``): "", yarn(`, "beta_fast": 16, "beta_slow": 2`): "", yarn(`, "attention_factor": 0.7`): "",
+		yarn(`, "mscale": 1, "mscale_all_dim": 0.5`): "", yarn(`, "mscale": 0.5, "mscale_all_dim": 1`): "",
+		yarn(`, "truncate": false`):                                                                      "list of frequencies",
+		`"rope_scaling": {"rope_type": "linear", "factor": 3.0}`:                                         "",
+		`"model_type": "mistral", "sliding_window": 32`:                                                  "",
+		`"model_type": "mistral", "sliding_window": 1000000`:                                             "",
+		`"mlp_bias": true`:                                                                               "",
+		`"model_type": "qwen2", "use_sliding_window": true, "sliding_window": 9`:                         "",
+		`"model_type": "qwen2", "use_sliding_window": true, "sliding_window": 9, "max_window_layers": 1`: "attention window in layer 1, 0 instead of 9",
+		`"model_type": "granite", "embedding_multiplier": 12.0, "attention_multiplier": 0.0078125, "residual_multiplier": 0.22, "logits_scaling": 8.0`: "",
+		`"model_type": "phi3", "partial_rotary_factor": 0.75`:       "",
+		gemma3 + `"sliding_window": 8, "sliding_window_pattern": 2`: "",
+		gemma3 + `"sliding_window": 8`:                              "",
+		gemma3 + `"sliding_window": 8, "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention", "sliding_attention"]`: "",
+		gemma3 + `"sliding_window": 8, "final_logit_softcapping": 20.0, "rope_local_base_freq": 5000.0`:                                                    "",
+		gemma3 + `"sliding_window": 8, "attn_logit_softcapping": 20.0`:                                                                                     "limit of scores in layer 0, 0 instead of 20",
+		`"model_type": "gemma2", "query_pre_attn_scalar": 64, "attn_logit_softcapping": 40.0`:                                                              "",
+		`"model_type": "smollm3"`:                              "",
+		`"model_type": "smollm3", "no_rope_layer_interval": 2`: "rotation of positions in layer 1",
+	} {
+		config := strings.Replace(settings, "{", "{"+keys+`, "vocab_size": 100, `, 1)
+		config = once(config)
+		dir := copied(t, folderOf(t, config, floats(t, config, tensor.BF16)), nil)
+		out := filepath.Join(t.TempDir(), "out.gguf")
+		// Not F32: the scale of Gemma's embeddings is rounded to their type.
+		_, err := FolderGGUF(t.Context(), dir, out, "", Options{Type: gguf.BF16})
+		if want != "" {
+			require.ErrorIs(t, err, model.ErrUnsupported, keys)
+			require.ErrorContains(t, err, want, keys)
+			continue
+		}
+		require.NoError(t, err, keys)
+		prompt := make([]int32, 40)
+		for i := range prompt {
+			prompt[i] = int32(i * 7 % 100)
+		}
+		require.Less(t, deviation(goldenLogits(t, dir, prompt), goldenLogits(t, out, prompt)), 1e-5, keys)
+	}
+}
+
+// once returns the text of a JSON object with the first value of each key that it has twice.
+func once(text string) string {
+	d := json.NewDecoder(strings.NewReader(text))
+	d.Token()
+	all := map[string]json.RawMessage{}
+	for d.More() {
+		key, _ := d.Token()
+		var v json.RawMessage
+		if d.Decode(&v) != nil {
+			break
+		}
+		if _, ok := all[key.(string)]; !ok {
+			all[key.(string)] = v
+		}
+	}
+	out, _ := json.Marshal(all)
+	return string(out)
+}
