@@ -131,7 +131,7 @@ func (c *quantizeCmd) Run(e *env) error {
 
 // modelName returns the last part of a model's name or path, "" if that says nothing.
 func modelName(model string) string {
-	name := filepath.Base(filepath.ToSlash(model))
+	name, _, _ := strings.Cut(filepath.Base(filepath.ToSlash(model)), "@") // without a revision
 	if strings.Trim(name, "./\\") == "" {
 		return ""
 	}

@@ -33,6 +33,9 @@ func (t *Tokenizer) GGUF(arch string, rows int) (map[string]any, error) {
 }
 
 func (t *Tokenizer) toGGUF(arch string, rows int) (madeGGUF, error) {
+	if rows > maxID+1 {
+		return nil, fmt.Errorf("the model has %d tokens, expected at most %d", rows, maxID+1)
+	}
 	if t.size > rows {
 		return nil, fmt.Errorf("found %d tokens, but the model has %d", t.size, rows)
 	}
@@ -159,7 +162,7 @@ func (t *Tokenizer) preName() (string, error) {
 			return p.names[0], nil
 		}
 	}
-	return "", unsupported("the pre_tokenizer and normalizer of %s, with ignore_merges %t, are none of those that have a name (tokenizer.ggml.pre) known here, which",
+	return "", unsupported("the pre_tokenizer and normalizer of %s, with ignore_merges %t, have no name (key \"tokenizer.ggml.pre\") that is known here",
 		t.format, t.model.ignoreMerges)
 }
 
@@ -231,7 +234,7 @@ func (t *Tokenizer) blanks() (prefix, trimmed bool, err error) {
 			return s.scheme != prependNever, false, nil
 		}
 	}
-	return false, false, unsupported("the normalizer and pre_tokenizer of %s, which do more than to mark blanks,", t.format)
+	return false, false, unsupported("the normalizer and pre_tokenizer of %s do more than to mark blanks", t.format)
 }
 
 // scores returns the scores of a vocabulary of pieces: those that merge first have the highest.
@@ -278,7 +281,7 @@ func (t *Tokenizer) readBack(m madeGGUF) error {
 			for at < min(len(want), len(got)) && want[at] == got[at] {
 				at++
 			}
-			return unsupported("a vocabulary that merges in another way: token %d of a text of all tokens differs, and what", at)
+			return unsupported("a reader would merge in another way: of a text of all tokens, token %d is another", at)
 		}
 	}
 	return nil

@@ -25,8 +25,8 @@ import (
 // name, or that of the folder if name is empty. Norms, biases and routers become F32.
 //
 // Before it writes, it reads its own keys back: a model that they do not describe is an error,
-// which names the setting and wraps [model.ErrUnsupported]; a tokenizer that they do not
-// describe is one that wraps [errors.ErrUnsupported]. As [GGUF], it works on a few rows at a time.
+// which names what they leave out and wraps [model.ErrUnsupported]. As [GGUF], it works on
+// a few rows at a time.
 func FolderGGUF(ctx context.Context, dir, out, name string, o Options) (*Result, error) {
 	r, err := folderGGUF(ctx, dir, out, name, o)
 	if err != nil {
@@ -88,6 +88,9 @@ func folderGGUF(ctx context.Context, dir, out, name string, o Options) (*Result,
 	return to.result, nil
 }
 
+// otherTypes is what to do with a model that has no GGUF form.
+const otherTypes = "the types int8 and int4 make folders of it"
+
 // described returns an error if a reader of the file would compute something else than the
 // model of cfg.
 func described(cfg *arch.Config, pairs []gguf.Pair, entries []gguf.Entry) error {
@@ -104,8 +107,8 @@ func described(cfg *arch.Config, pairs []gguf.Pair, entries []gguf.Entry) error 
 		return err
 	}
 	if what := cfg.Differs(read); what != "" {
-		return arch.Unsupported(fmt.Errorf("GGUF has no keys for all of this model of the architecture %s: readers would find another %s; the types int8 and int4 make folders of it",
-			cfg.Arch, what))
+		return arch.Unsupported(fmt.Errorf("GGUF has no keys for all of this model of the architecture %s: readers would find another %s; %s",
+			cfg.Arch, what, otherTypes))
 	}
 	return nil
 }
@@ -143,6 +146,9 @@ func tokenizerKeys(files fs.FS, name string, cfg *arch.Config) (map[string]any, 
 		return nil, err
 	}
 	keys, err := tok.GGUF(name, cfg.Vocab)
+	if errors.Is(err, errors.ErrUnsupported) {
+		err = arch.Unsupported(fmt.Errorf("%w; %s", err, otherTypes))
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -156,8 +162,8 @@ func tokenizerKeys(files fs.FS, name string, cfg *arch.Config) (map[string]any, 
 		}
 	}
 	if len(ends) > len(endKeys) {
-		return nil, fmt.Errorf("%d tokens end a text, %v, but GGUF has keys for %d: leave some of them out of eos_token_id in generation_config.json: %w",
-			len(ends), ends, len(endKeys), errors.ErrUnsupported)
+		return nil, arch.Unsupported(fmt.Errorf("%d tokens end a text, %v, but GGUF has keys for %d: leave some of them out of eos_token_id in generation_config.json",
+			len(ends), ends, len(endKeys)))
 	}
 	for i, id := range ends {
 		keys[endKeys[i]] = id

@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -355,7 +354,7 @@ func TestFolderGGUFModel(t *testing.T) {
 	text, err := os.ReadFile(path)
 	require.NoError(t, err)
 	_, err = FolderGGUF(t.Context(), dir, filepath.Join(t.TempDir(), "x"), "", Options{Type: gguf.Q8_0})
-	require.ErrorIs(t, err, errors.ErrUnsupported)
+	require.ErrorIs(t, err, model.ErrUnsupported)
 	require.ErrorContains(t, err, "tokenizer.ggml.pre", "the embedded model's digits come in pairs")
 
 	own := []byte(`{"type": "Split", "pattern": {"Regex": "\\p{N}{1,2}"}, "behavior": "Isolated", "invert": false}`)

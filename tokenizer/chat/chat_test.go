@@ -326,7 +326,13 @@ func TestSources(t *testing.T) {
 			}
 		}
 	}
-	_, err := Sources(fstest.MapFS{"tokenizer_config.json": {Data: []byte(`{"chat_template": 1}`)}})
+	many := fstest.MapFS{}
+	for i := range 65 {
+		many[fmt.Sprintf("additional_chat_templates/%d.jinja", i)] = &fstest.MapFile{}
+	}
+	_, err := Sources(many)
+	require.ErrorContains(t, err, "found 65 files")
+	_, err = Sources(fstest.MapFS{"tokenizer_config.json": {Data: []byte(`{"chat_template": 1}`)}})
 	require.ErrorContains(t, err, "chat_template: found")
 	_, err = Sources(fstest.MapFS{"tokenizer_config.json": {Data: []byte(`{`)}})
 	require.ErrorContains(t, err, "tokenizer_config.json")

@@ -24,6 +24,8 @@ const (
 	// maxConfig is the size of the largest configuration file that is read.
 	// Those with a quarter of a million added tokens are about 50 MB.
 	maxConfig = 64 << 20
+
+	maxTemplates = 64 // files of named templates
 )
 
 // Load reads the chat template of the checkpoint folder fsys: the file
@@ -108,6 +110,9 @@ func Sources(fsys fs.FS) (map[string]string, error) {
 	files, err := fs.Glob(fsys, namedFolder+"/*.jinja")
 	if err != nil {
 		return nil, fmt.Errorf("load chat templates: %w", err)
+	}
+	if len(files) > maxTemplates {
+		return nil, fmt.Errorf("load chat templates: found %d files in %s, expected at most %d", len(files), namedFolder, maxTemplates)
 	}
 	for _, file := range append(files, templateFile) {
 		name := strings.TrimSuffix(path.Base(file), ".jinja")
