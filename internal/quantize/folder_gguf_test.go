@@ -413,6 +413,37 @@ func TestFolderGGUFBlocks(t *testing.T) {
 	require.NotNil(t, im.of(1, arch.RoleO))
 }
 
+// TestFolderGGUFThroughFile: a folder becomes what its GGUF file of BF16 becomes.
+func TestFolderGGUFThroughFile(t *testing.T) {
+	dir := embedded(t)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "tokenizer.json"), smallTokenizer(t), 0o600))
+	file, _ := written(t, dir, Options{Type: gguf.BF16})
+	for _, o := range []Options{{Type: gguf.Q8_0}, {Type: gguf.Q4_K, Mixed: true}} {
+		_, direct := written(t, dir, o)
+		out := filepath.Join(t.TempDir(), "out.gguf")
+		_, err := GGUF(t.Context(), file, out, o)
+		require.NoError(t, err)
+		through, err := gguf.Open(out)
+		require.NoError(t, err)
+		defer through.Close()
+		require.Len(t, through.Tensors(), len(direct.Tensors()))
+		for i, x := range through.Tensors() {
+			y := direct.Tensors()[i]
+			require.Equal(t, x.Name, y.Name)
+			require.Equal(t, x.Type, y.Type, x.Name)
+			require.Equal(t, x.Shape, y.Shape, x.Name)
+			require.True(t, bytes.Equal(x.Data, y.Data), x.Name)
+		}
+		for _, key := range []string{"general.file_type", "llama.block_count"} {
+			a, err := through.Uint(key)
+			require.NoError(t, err)
+			b, err := direct.Uint(key)
+			require.NoError(t, err)
+			require.Equal(t, a, b, key)
+		}
+	}
+}
+
 func TestFolderGGUFRefuses(t *testing.T) {
 	config := strings.Replace(settings, `"vocab_size": 40`, `"vocab_size": 100`, 1)
 	tensors := floats(t, config, tensor.F32)
