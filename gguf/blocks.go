@@ -100,7 +100,7 @@ func TypeOf(t tensor.Type) (typ Type, ok bool) {
 // Readable reports whether rows of the type can be read.
 func (t Type) Readable() bool { return t.Stored() != 0 }
 
-// Rows dequantises n rows into dst, [n][RowLength], starting with row from,
+// Rows dequantises n rows into dst, [n][rowLength], starting with row from,
 // counted over all outer dimensions. It panics if the tensor does not have that
 // many. A type that is not Readable is an error.
 func (t *Tensor) Rows(dst []float32, from, n int) error {
@@ -108,7 +108,7 @@ func (t *Tensor) Rows(dst []float32, from, n int) error {
 	if stored == 0 {
 		return fmt.Errorf("tensor %q: the type %s is not supported", t.Name, t.Type)
 	}
-	width := t.RowLength()
+	width := t.rowLength()
 	stored.Widen(dst[:n*width], t.Data[stored.Bytes(from*width):stored.Bytes((from+n)*width)])
 	return nil
 }

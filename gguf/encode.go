@@ -32,7 +32,7 @@ func (t Type) Writable() bool { return encoders[t] != nil }
 // Encode appends rows of finite numbers, [n][width], to dst as blocks of type t.
 // importance, [width], weighs the squared errors along a row; nil weighs all alike.
 // It is an error if the type is not Writable, its blocks do not divide a row, or a
-// number is not finite or too large for the type's scales (binary16).
+// number is not finite or too large for binary16, which F16 and the scales of blocks are.
 func Encode(dst []byte, t Type, x []float32, width int, importance []float32) ([]byte, error) {
 	b, encode := blocks[t], encoders[t]
 	if encode == nil {
@@ -46,8 +46,8 @@ func Encode(dst []byte, t Type, x []float32, width int, importance []float32) ([
 		return nil, fmt.Errorf("rows of %d elements, expected a multiple of %d for the type %s", width, b.elements, t)
 	}
 	most := math.MaxFloat32
-	if b.elements > 1 {
-		most = 65504 // of a scale, which never exceeds the largest value
+	if b.elements > 1 || t == F16 {
+		most = 65504 // of binary16: the number itself, or a scale, which never exceeds the largest value
 	}
 	for i, v := range x {
 		if !(math.Abs(float64(v)) <= most) {

@@ -101,6 +101,7 @@ func TestEncodeRefuses(t *testing.T) {
 			_, err := Encode(nil, Q8_0, x, 32, nil)
 			return err
 		},
+		"±65504 for the type F16": func() error { _, err := Encode(nil, F16, []float32{-7e4}, 1, nil); return err },
 	} {
 		require.ErrorContains(t, f(), want)
 	}

@@ -259,8 +259,8 @@ func (f *File) tensor(r *reader) (*Tensor, uint64, error) {
 	return t, offset, nil
 }
 
-// RowLength is the number of elements in a row, the innermost dimension.
-func (t *Tensor) RowLength() int { return t.Shape[len(t.Shape)-1] }
+// rowLength is the number of elements in a row, the innermost dimension.
+func (t *Tensor) rowLength() int { return t.Shape[len(t.Shape)-1] }
 
 // bytes returns the size of the tensor's data.
 func (t *Tensor) bytes() (uint64, error) {
@@ -268,8 +268,8 @@ func (t *Tensor) bytes() (uint64, error) {
 	if !ok {
 		return 0, t.Type.unknown()
 	}
-	if t.RowLength()%b.elements != 0 {
-		return 0, fmt.Errorf("rows of %d elements, expected a multiple of %d for the type %s", t.RowLength(), b.elements, t.Type)
+	if t.rowLength()%b.elements != 0 {
+		return 0, fmt.Errorf("rows of %d elements, expected a multiple of %d for the type %s", t.rowLength(), b.elements, t.Type)
 	}
 	n, err := tensor.Count(t.Shape)
 	if err != nil {

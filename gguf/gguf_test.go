@@ -47,8 +47,8 @@ func TestGoldenBlocks(t *testing.T) {
 			defer want.Close()
 		}
 		for _, x := range f.Tensors() {
-			rows := len(x.Data) / (x.RowLength() / blocks[x.Type].elements * blocks[x.Type].bytes)
-			got := make([]float32, rows*x.RowLength())
+			rows := len(x.Data) / (x.rowLength() / blocks[x.Type].elements * blocks[x.Type].bytes)
+			got := make([]float32, rows*x.rowLength())
 			require.NoError(t, x.Rows(got, 0, rows))
 			checks += len(got)
 			if hashes != nil {
@@ -68,7 +68,7 @@ func TestGoldenBlocks(t *testing.T) {
 				}
 			}
 			// A row read alone is the same as among others.
-			one := make([]float32, x.RowLength())
+			one := make([]float32, x.rowLength())
 			require.NoError(t, x.Rows(one, rows-1, 1))
 			require.Equal(t, got[len(got)-len(one):], one)
 			seen[x.Type] = true
@@ -261,7 +261,7 @@ func readAll(data []byte) error {
 	}
 	for _, x := range file.Tensors() {
 		if x.Type.Readable() {
-			if err := x.Rows(make([]float32, x.RowLength()), 0, 1); err != nil {
+			if err := x.Rows(make([]float32, x.rowLength()), 0, 1); err != nil {
 				return err
 			}
 		}

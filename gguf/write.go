@@ -1,6 +1,7 @@
 package gguf
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -24,7 +25,7 @@ type Entry struct {
 	Shape []int // outermost first
 
 	// Stream writes the tensor's data, which must have the length that type and shape
-	// give. It is called once, in the order of the entries.
+	// give. It is called in the order of the entries, once by each function that calls it.
 	Stream func(w io.Writer) error
 }
 
@@ -60,6 +61,35 @@ func WriteFile(path string, pairs []Pair, entries []Entry) error {
 		return fmt.Errorf("write gguf: %w", err)
 	}
 	return nil
+}
+
+// Preview returns the File that [WriteFile] would write, before anything is written. Only
+// vectors have data, which are taken from their streams.
+func Preview(pairs []Pair, entries []Entry) (*File, error) {
+	image, _, err := header(pairs, nil)
+	if err != nil {
+		return nil, fmt.Errorf("preview gguf: %w", err)
+	}
+	f, err := Parse("preview", image)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		t := &Tensor{Name: e.Name, Type: e.Type, Shape: e.Shape, File: "preview"}
+		if f.byName[t.Name] != nil {
+			return nil, fmt.Errorf("preview gguf: tensor %q appears twice", t.Name)
+		}
+		if len(t.Shape) == 1 {
+			var data bytes.Buffer
+			if err := e.Stream(&data); err != nil {
+				return nil, fmt.Errorf("preview gguf: tensor %q: %w", e.Name, err)
+			}
+			t.Data = data.Bytes()
+		}
+		f.tensors = append(f.tensors, t)
+		f.byName[t.Name] = t
+	}
+	return f, nil
 }
 
 func aligned(n uint64) uint64 { return (n + alignment - 1) / alignment * alignment }

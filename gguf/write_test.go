@@ -78,3 +78,26 @@ func TestWriteFileFails(t *testing.T) {
 		require.ErrorIs(t, err, os.ErrNotExist)
 	}
 }
+
+// A preview has the keys and tensors of the file, and the data of vectors.
+func TestPreview(t *testing.T) {
+	pairs := []Pair{{"general.architecture", "llama"}}
+	unread := func(io.Writer) error { return errors.New("is not read") }
+	f, err := Preview(pairs, []Entry{{"m", Q8_0, []int{2, 32}, unread}, {"v", F32, []int{1}, stream([]byte{0, 0, 128, 63})}})
+	require.NoError(t, err)
+	defer f.Close()
+	name, err := f.Text("general.architecture")
+	require.NoError(t, err)
+	require.Equal(t, "llama", name)
+	require.Equal(t, []int{2, 32}, f.Tensor("m").Shape)
+	require.Equal(t, Q8_0, f.Tensors()[0].Type)
+	x := make([]float32, 1)
+	require.NoError(t, f.Tensor("v").Rows(x, 0, 1))
+	require.Equal(t, float32(1), x[0])
+	_, err = Preview(pairs, []Entry{{"v", F32, []int{1}, unread}})
+	require.ErrorContains(t, err, "is not read")
+	_, err = Preview(pairs, []Entry{{"m", F32, []int{1, 1}, unread}, {"m", F32, []int{1, 1}, unread}})
+	require.ErrorContains(t, err, "twice")
+	_, err = Preview([]Pair{{"k", 1}}, nil)
+	require.ErrorContains(t, err, "a value of type int")
+}

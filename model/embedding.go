@@ -36,14 +36,15 @@ const maxEmbeddingConfig = 1 << 20
 // say, in the form of sentence-transformers, or what a GGUF file says of its pooling. Without that the error wraps [ErrNoEmbedding];
 // with modules that are not supported, [ErrUnsupported].
 func (m *Model) Embedding() (Embedding, error) {
-	e, err := readEmbedding(m.source)
+	e, err := ReadEmbedding(m.source)
 	if err != nil {
 		return Embedding{}, fmt.Errorf("embedding: %w", err)
 	}
 	return e, nil
 }
 
-func readEmbedding(source fs.FS) (Embedding, error) {
+// ReadEmbedding is [Model.Embedding] for a checkpoint folder that is not open as a model.
+func ReadEmbedding(source fs.FS) (Embedding, error) {
 	if source == nil {
 		return Embedding{}, ErrNoEmbedding
 	}

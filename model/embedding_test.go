@@ -114,7 +114,7 @@ func TestReadEmbedding(t *testing.T) {
 		if test.modules != "" {
 			files["modules.json"] = &fstest.MapFile{Data: []byte(test.modules)}
 		}
-		got, err := readEmbedding(files)
+		got, err := ReadEmbedding(files)
 		if test.err != "" {
 			require.ErrorContains(t, err, test.err, name)
 			continue
@@ -122,6 +122,6 @@ func TestReadEmbedding(t *testing.T) {
 		require.NoError(t, err, name)
 		require.Equal(t, test.want, got, name)
 	}
-	_, err := readEmbedding(nil)
+	_, err := ReadEmbedding(nil)
 	require.ErrorIs(t, err, ErrNoEmbedding)
 }

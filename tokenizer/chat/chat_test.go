@@ -304,6 +304,40 @@ func TestLoad(t *testing.T) {
 	}
 }
 
+// TestSources: the texts that Load and LoadNamed parse, by name.
+func TestSources(t *testing.T) {
+	for name, c := range map[string]struct {
+		files fstest.MapFS
+		want  map[string]string
+	}{
+		"none": {fstest.MapFS{}, map[string]string{}},
+		"one":  {fstest.MapFS{"tokenizer_config.json": {Data: []byte(`{"chat_template": "a{{"}`)}}, map[string]string{"default": "a{{"}},
+		"files go before the config": {fstest.MapFS{
+			"tokenizer_config.json": {Data: []byte(`{"chat_template": [{"name": "default", "template": "a"}, {"name": "rag", "template": "b"}, {"name": "x", "template": "c"}]}`)},
+			"chat_template.jinja":   {Data: []byte("d")}, "additional_chat_templates/rag.jinja": {Data: []byte("e")}, "additional_chat_templates/tool_use.jinja": {Data: []byte("f")},
+		}, map[string]string{"default": "d", "rag": "e", "x": "c", "tool_use": "f"}},
+	} {
+		got, err := Sources(c.files)
+		require.NoError(t, err, name)
+		require.Equal(t, c.want, got, name)
+		for n, text := range got {
+			if parsed, err := LoadNamed(c.files, n); err == nil {
+				require.Equal(t, text, parsed.Source())
+			}
+		}
+	}
+	many := fstest.MapFS{}
+	for i := range 65 {
+		many[fmt.Sprintf("additional_chat_templates/%d.jinja", i)] = &fstest.MapFile{}
+	}
+	_, err := Sources(many)
+	require.ErrorContains(t, err, "found 65 files")
+	_, err = Sources(fstest.MapFS{"tokenizer_config.json": {Data: []byte(`{"chat_template": 1}`)}})
+	require.ErrorContains(t, err, "chat_template: found")
+	_, err = Sources(fstest.MapFS{"tokenizer_config.json": {Data: []byte(`{`)}})
+	require.ErrorContains(t, err, "tokenizer_config.json")
+}
+
 func TestSpecialTokens(t *testing.T) {
 	files := fstest.MapFS{
 		configFile: {Data: []byte(`{"bos_token": null, "eos_token": {"content": "</s>", "lstrip": false}, "pad_token": "<pad>"}`)},

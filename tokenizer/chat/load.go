@@ -24,6 +24,8 @@ const (
 	// maxConfig is the size of the largest configuration file that is read.
 	// Those with a quarter of a million added tokens are about 50 MB.
 	maxConfig = 64 << 20
+
+	maxTemplates = 64 // files of named templates
 )
 
 // Load reads the chat template of the checkpoint folder fsys: the file
@@ -87,6 +89,45 @@ func LoadNamed(fsys fs.FS, name string) (*Template, error) {
 		label += " (" + name + ")"
 	}
 	return Parse(label, text.(string))
+}
+
+// Sources returns the texts of all chat templates of the checkpoint folder fsys by their
+// names, as [Load] and [LoadNamed] find them, without parsing them. A folder may have none.
+func Sources(fsys fs.FS) (map[string]string, error) {
+	out := map[string]string{}
+	config, err := readConfig(fsys, configFile)
+	if err == nil {
+		var named *Object
+		if named, err = configTemplates(config); err == nil {
+			for name, text := range named.All() {
+				out[name] = text.(string)
+			}
+		}
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("load chat templates: %w", err)
+	}
+	files, err := fs.Glob(fsys, namedFolder+"/*.jinja")
+	if err != nil {
+		return nil, fmt.Errorf("load chat templates: %w", err)
+	}
+	if len(files) > maxTemplates {
+		return nil, fmt.Errorf("load chat templates: found %d files in %s, expected at most %d", len(files), namedFolder, maxTemplates)
+	}
+	for _, file := range append(files, templateFile) {
+		name := strings.TrimSuffix(path.Base(file), ".jinja")
+		if file == templateFile {
+			name = defaultName
+		}
+		text, err := inputfile.ReadFS(fsys, file, jinja.MaxSource)
+		switch {
+		case err == nil:
+			out[name] = string(text)
+		case !errors.Is(err, fs.ErrNotExist):
+			return nil, fmt.Errorf("load chat templates: %w", err)
+		}
+	}
+	return out, nil
 }
 
 // specialNames are the special tokens that templates know.
