@@ -121,6 +121,20 @@ func TestPromptsWait(t *testing.T) {
 	require.False(t, s.promptsWait(b))
 }
 
+// TestOwedAfter: after prompts, answers of other clients have as much time, however many clients
+// send prompts; those of the same client have some of it after long prompts.
+func TestOwedAfter(t *testing.T) {
+	prompt := func(client string, n int) *job { return &job{req: Request{Client: client, Prompt: make([]int32, n)}} }
+	var s share
+	require.Zero(t, s.owedAfter(prompt("a", 10)))
+	require.EqualValues(t, answersShare, s.owedAfter(prompt("a", longPrompt)), "nobody else decodes")
+	s.client("a")
+	require.EqualValues(t, answersShare, s.owedAfter(prompt("a", 10), prompt("a", longPrompt)))
+	require.EqualValues(t, othersShare, s.owedAfter(prompt("a", longPrompt), prompt("b", 10)))
+	s.client("b")
+	require.EqualValues(t, othersShare, s.owedAfter(prompt("a", 10)))
+}
+
 // TestPromptsInTurn: a client with one prompt does not wait for all of another.
 func TestPromptsInTurn(t *testing.T) {
 	var e Engine
