@@ -11,7 +11,7 @@ import (
 // int8Tile is the argument of the assembly routines for one row of activations.
 type int8Tile struct {
 	w      unsafe.Pointer // [rows][blocks], as stored
-	q      unsafe.Pointer // [blocks · block] int8
+	q      unsafe.Pointer // [blocks · block] int8, in the order of int8Turned
 	scale  unsafe.Pointer // [blocks] f32
 	sums   unsafe.Pointer // int8Rows.less32, sums32 or sums16, as the type needs
 	dst    unsafe.Pointer // [rows] f32
@@ -45,6 +45,9 @@ func (a *int8Tile) multiply(c CPU, dst []float32, w *Matrix, lo, hi int) {
 }
 
 //go:noescape
+func int8TurnAVX512(dst, src unsafe.Pointer, n int, order *[16]int64)
+
+//go:noescape
 func int8Q8_0AVX512(a *int8Tile)
 
 //go:noescape
@@ -74,6 +77,19 @@ func (c CPU) int8Steps(t tensor.Type, x *int8Rows) (blocks, sums int) {
 		return 4, x.sums16()
 	}
 	return 0, 0
+}
+
+// int8Turned returns the order of 8 elements each, in 128 of them, in which the routine for one
+// row reads q: those of the low halves of bytes before those of the high ones. It is nil for the
+// order that they have.
+func int8Turned(t tensor.Type) *[16]int64 {
+	switch t {
+	case tensor.Q4_0: // 16 of each
+		return &[16]int64{0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15}
+	case tensor.Q4_K, tensor.Q5_K: // 32 of each
+		return &[16]int64{0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 6, 7, 12, 13, 14, 15}
+	}
+	return nil
 }
 
 func (a *int8Tile) run(t tensor.Type) {
@@ -111,6 +127,17 @@ func (c CPU) matMulInt8Asm(dst []float32, ldd int, x *int8Rows, n int, w *Matrix
 func (c CPU) int8ByRow(dst []float32, x *int8Rows, w *Matrix, lo, hi, step, sums int) {
 	block, ldw := w.Type.Block(), w.Type.Bytes(w.Cols)
 	a := int8Tile{q: x.at(0, 0), scale: x.at(0, x.scales()), sums: x.at(0, sums), blocks: w.Cols / block}
+	s := scratches.Get().(*scratch)
+	defer scratches.Put(s)
+	if order := int8Turned(w.Type); order != nil {
+		// The last step reads as much beyond the columns as it has blocks, 1,024 elements at most.
+		turned := unsafe.Slice((*byte)(unsafe.Pointer(&s.x)), 4*len(s.x))
+		if x.cols+1024 > len(turned) {
+			turned = make([]byte, x.cols+1024)
+		}
+		a.q = unsafe.Pointer(&turned[0])
+		int8TurnAVX512(a.q, x.at(0, 0), x.cols/128, order)
+	}
 	// The last step of a row may read beyond it, and so beyond the matrix.
 	rows := hi - lo
 	if rest := a.blocks % step; rest != 0 {
@@ -123,8 +150,6 @@ func (c CPU) int8ByRow(dst []float32, x *int8Rows, w *Matrix, lo, hi, step, sums
 	if lo == hi {
 		return
 	}
-	s := scratches.Get().(*scratch)
-	defer scratches.Put(s)
 	room := unsafe.Slice((*byte)(unsafe.Pointer(&s.w)), 4*len(s.w))
 	if n := w.Type.Bytes(step * block); ldw+n > len(room) {
 		room = make([]byte, ldw+n)

@@ -334,6 +334,32 @@ GLOBL int8Halves0<>(SB), RODATA|NOPTR, $32
 	JGT whole; \
 	VPSLLDQ $8, X23, X21
 
+// func int8TurnAVX512(dst, src unsafe.Pointer, n int, order *[16]int64)
+//
+// n runs of 128 bytes: Z0 and Z1 as they are, Z4 and Z5 in the order of Z2 and Z3.
+TEXT ·int8TurnAVX512(SB), NOSPLIT, $0-32
+	MOVQ dst+0(FP), DI
+	MOVQ src+8(FP), SI
+	MOVQ n+16(FP), CX
+	MOVQ order+24(FP), AX
+	VMOVDQU64 (AX), Z2
+	VMOVDQU64 64(AX), Z3
+run:
+	VMOVDQU64 (SI), Z0
+	VMOVDQU64 64(SI), Z1
+	VMOVDQA64 Z2, Z4
+	VMOVDQA64 Z3, Z5
+	VPERMI2Q Z1, Z0, Z4
+	VPERMI2Q Z1, Z0, Z5
+	VMOVDQU64 Z4, (DI)
+	VMOVDQU64 Z5, 64(DI)
+	ADDQ $128, SI
+	ADDQ $128, DI
+	DECQ CX
+	JNZ run
+	VZEROUPPER
+	RET
+
 // func int8Q8_0AVX512(a *int8Tile)
 TEXT ·int8Q8_0AVX512(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), DI
@@ -430,16 +456,12 @@ stream:
 	VINSERTI128 $1, (20+at)(SI), Y8, Y8; \
 	VINSERTI32X4 $2, (38+at)(SI), Z8, Z8; \
 	VINSERTI32X4 $3, (56+at)(SI), Z8, Z8; \
-	VMOVDQU64 from(R8), Z10; \
-	VMOVDQU64 (64+from)(R8), Z11; \
-	VSHUFI32X4 $0x88, Z11, Z10, Z12; \
-	VSHUFI32X4 $0xdd, Z11, Z10, Z10; \
 	VPANDD Z25, Z8, Z9; \
 	VPSRLW $4, Z8, Z8; \
 	VPANDD Z25, Z8, Z8; \
 	VPXORD acc, acc, acc; \
-	VPDPBUSD Z12, Z9, acc; \
-	VPDPBUSD Z10, Z8, acc
+	VPDPBUSD from(R8), Z9, acc; \
+	VPDPBUSD (64+from)(R8), Z8, acc
 	NIBBLES(0, 0, Z0)
 	AHEAD(0)
 	NIBBLES(72, 128, Z1)
@@ -512,18 +534,10 @@ stream:
 // BLOCK32 sets acc to the dot products of a block in Z10 (sub-blocks 0 and 2), Z8 (1 and 3),
 // Z11 (4 and 6) and Z9 (5 and 7), times the scales of lane i of Z1; from is the block's q.
 #define BLOCK32(lane, from, acc) \
-	VMOVDQU64 from(R8), Z12; \
-	VMOVDQU64 (64+from)(R8), Z13; \
-	VMOVDQU64 (128+from)(R8), Z14; \
-	VMOVDQU64 (192+from)(R8), Z15; \
-	VSHUFI64X2 $0x44, Z13, Z12, Z16; \
-	VSHUFI64X2 $0xee, Z13, Z12, Z12; \
-	VSHUFI64X2 $0x44, Z15, Z14, Z17; \
-	VSHUFI64X2 $0xee, Z15, Z14, Z14; \
-	VPMADDUBSW Z16, Z10, Z10; \
-	VPMADDUBSW Z12, Z8, Z8; \
-	VPMADDUBSW Z17, Z11, Z11; \
-	VPMADDUBSW Z14, Z9, Z9; \
+	VPMADDUBSW from(R8), Z10, Z10; \
+	VPMADDUBSW (64+from)(R8), Z8, Z8; \
+	VPMADDUBSW (128+from)(R8), Z11, Z11; \
+	VPMADDUBSW (192+from)(R8), Z9, Z9; \
 	VSHUFI32X4 $lane, Z1, Z1, Z16; \
 	VPSHUFB Z18, Z16, Z12; \
 	VPSHUFB Z19, Z16, Z13; \
