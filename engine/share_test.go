@@ -295,3 +295,55 @@ func TestPromptsOfAClientWait(t *testing.T) {
 		}
 	}
 }
+
+// TestQuickPrompts: while answers are owed time, a short prompt is read in their steps, and a long
+// one waits.
+func TestQuickPrompts(t *testing.T) {
+	m := openModel(t)
+	tokens, _ := prompts(t, m, 1)
+	name := func(client string) string { return t.Name() + client } // package turns keeps accounts by name
+	short, long := tokens[0][:quickTokens], tokens[0]
+	require.Greater(t, len(long), quickTokens)
+	quick, left := false, 0
+	verifyWith(t, func(e *Engine) {
+		verify(e)
+		e.pace.owed = 1e9
+		decodes, reads := false, 0
+		for _, j := range e.running {
+			switch j.req.Client {
+			case name("decodes"):
+				decodes = j.session == nil && !j.over()
+			case name("short"):
+				quick = quick || decodes && j.session == nil
+			case name("long"):
+				if j.session != nil && j.fill != nil {
+					reads = j.fill.Remaining()
+				}
+			}
+		}
+		if decodes && reads < left {
+			panic("a long prompt is read")
+		}
+		left = reads
+	})
+	e := newEngine(t, m, Options{})
+	q := Request{Client: name("decodes"), Prompt: short, Sampling: model.Sampling{MaxTokens: 200, IgnoreEOS: true}}
+	a, err := e.Submit(within(t), q)
+	require.NoError(t, err)
+	_, err = a.Next(within(t))
+	require.NoError(t, err)
+	q.Sampling.MaxTokens = 3
+	q.Client, q.Prompt = name("long"), long
+	c, err := e.Submit(within(t), q)
+	require.NoError(t, err)
+	q.Client, q.Prompt = name("short"), short
+	b, err := e.Submit(within(t), q)
+	require.NoError(t, err)
+	for _, s := range []*Stream{a, b, c} {
+		for _, err := range s.Events() {
+			require.NoError(t, err)
+		}
+	}
+	require.NoError(t, e.Close()) // quick is not written any more
+	require.True(t, quick, "the short prompt waited for the answer's end")
+}
