@@ -263,9 +263,10 @@ func FuzzPatternBounds(f *testing.F) {
 	f.Add(`(\p{L}?){200}`, 3, -1, uint64(2))
 	f.Add("^("+isolated(40)+"|a)*$", 1, 50, uint64(3))
 	f.Add(`((a?){30}){30}`, 0, -1, uint64(4))
+	f.Add(`((a?){30}){30}`, 22, -1, uint64(3))
 	v := letters()
 	f.Fuzz(func(t *testing.T, pattern string, least, most int, seed uint64) {
-		defer testfuzz.Bound(t, 8<<20)() // an automaton of maxNodes takes some 70 MiB to compile
+		defer testfuzz.Bound(t, 16<<20)() // an automaton of maxNodes takes some 70 MiB to compile, and the frames of each answer as much
 		if len(pattern) > 1<<10 {
 			return
 		}
