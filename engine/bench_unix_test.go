@@ -9,13 +9,10 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/lukv/lukv/model/arch"
 	"github.com/lukv/lukv/model/sampling"
-	"github.com/lukv/lukv/model/weights"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/model"
-	"github.com/lukv/lukv/tensor"
 )
 
 // cpuTime returns the CPU time the process has used so far, in seconds.
@@ -28,13 +25,8 @@ func cpuTime() float64 {
 // BenchmarkDecode compares answers through the engine with a bare loop over Step: CPU
 // time per token.
 func BenchmarkDecode(b *testing.B) {
-	cfg, err := arch.ShapeConfig("150m")
-	require.NoError(b, err)
-	w, err := weights.Random(b.Context(), cfg, tensor.BF16, 1)
-	require.NoError(b, err)
-	m, err := model.New(cfg, w)
-	require.NoError(b, err)
-	defer m.Close()
+	var err error
+	m := benchmarkModel(b, "150m")
 	prompt := make([]int32, 64)
 	for i := range prompt {
 		prompt[i] = int32(7*i + 1)

@@ -12,22 +12,13 @@ import (
 
 	"github.com/lukv/lukv/internal/turns"
 	"github.com/lukv/lukv/model"
-	"github.com/lukv/lukv/model/arch"
-	"github.com/lukv/lukv/model/weights"
-	"github.com/lukv/lukv/tensor"
 )
 
 // BenchmarkBeside reports the time of a token of an answer, alone and beside requests whose
 // work never ends: in turns, and without, on half of the processors. %work is what the work
 // gets of one processor's time. It needs an otherwise idle machine.
 func BenchmarkBeside(b *testing.B) {
-	cfg, err := arch.ShapeConfig("150m")
-	require.NoError(b, err)
-	w, err := weights.Random(b.Context(), cfg, tensor.BF16, 1)
-	require.NoError(b, err)
-	m, err := model.New(cfg, w)
-	require.NoError(b, err)
-	defer m.Close()
+	m := benchmarkModel(b, "150m")
 	for _, how := range []string{"alone", "turns", "unbounded"} {
 		b.Run(how, func(b *testing.B) {
 			e, err := New(m, Options{})

@@ -324,6 +324,17 @@ func TestQuickPrompts(t *testing.T) {
 		if decodes && reads < left {
 			panic("a long prompt is read")
 		}
+		if decodes {
+			short := 0
+			for _, p := range e.parts {
+				if p.Prefill != nil {
+					short += p.N
+				}
+			}
+			if short > quickTokens {
+				panic(fmt.Sprintf("%d tokens of short prompts are read in a step", short))
+			}
+		}
 		left = reads
 	})
 	e := newEngine(t, m, Options{})
@@ -336,10 +347,14 @@ func TestQuickPrompts(t *testing.T) {
 	q.Client, q.Prompt = name("long"), long
 	c, err := e.Submit(within(t), q)
 	require.NoError(t, err)
-	q.Client, q.Prompt = name("short"), short
-	b, err := e.Submit(within(t), q)
-	require.NoError(t, err)
-	for _, s := range []*Stream{a, b, c} {
+	all := []*Stream{a, c}
+	for i := range 5 {
+		q.Client, q.Prompt = name("short"), short[i:]
+		b, err := e.Submit(within(t), q)
+		require.NoError(t, err)
+		all = append(all, b)
+	}
+	for _, s := range all {
 		for _, err := range s.Events() {
 			require.NoError(t, err)
 		}

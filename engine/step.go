@@ -169,8 +169,9 @@ func (e *Engine) add(j *job, p model.Part) {
 }
 
 // addPrompts adds pieces of prompts to the pass, at most n tokens in all; clients take turns,
-// and the prompts of each do, but short ones also where n is 0. A prompt that is computed layer by
-// layer is returned instead, to be advanced separately. taken is the number of tokens added.
+// and the prompts of each do; where n is 0, short ones of quickTokens. A prompt that is computed
+// layer by layer is returned instead, to be advanced separately. taken is the number of tokens
+// added.
 func (e *Engine) addPrompts(n int) (layered *job, taken int) {
 	for _, j := range e.promptsInTurn() {
 		read, err := j.next()
@@ -193,7 +194,7 @@ func (e *Engine) addPrompts(n int) (layered *job, taken int) {
 			continue
 		}
 		piece := min(n-taken, j.fill.Remaining(), e.chunk)
-		if n == 0 && j.quick() {
+		if n == 0 && j.quick(quickTokens-taken) {
 			piece = j.fill.Remaining()
 		}
 		if j.req.Echo {
@@ -208,13 +209,13 @@ func (e *Engine) addPrompts(n int) (layered *job, taken int) {
 	return layered, taken
 }
 
-// quickTokens is the most that a prompt may have left to be read in a step that answers are
-// owed: it takes little longer for them.
+// quickTokens of short prompts fit into a step that answers are owed: it takes little longer for
+// them.
 const quickTokens = 32
 
-// quick reports whether what is left of a prompt may be read in any step.
-func (j *job) quick() bool {
-	return j.fill.Remaining() <= quickTokens && !j.req.Echo && !turns.Owes(j.req.Client)
+// quick reports whether what is left of a prompt may be read in any step, as at most n tokens.
+func (j *job) quick(n int) bool {
+	return j.fill.Remaining() <= n && !j.req.Echo && !turns.Owes(j.req.Client)
 }
 
 // echoRows bounds the rows of an echo in a step, as all their logits are needed.

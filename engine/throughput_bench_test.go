@@ -14,17 +14,23 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// BenchmarkThroughput answers requests that arrive together, with the default latency and
-// with one of 2 s, in turn, and reports both speeds and the first as a fraction of the second.
-// It needs an otherwise idle machine.
-func BenchmarkThroughput(b *testing.B) {
-	cfg, err := arch.ShapeConfig("llama-3.2-1b")
+// benchmarkModel returns a model of a named shape with random weights, closed at the end.
+func benchmarkModel(b *testing.B, shape string) *model.Model {
+	cfg, err := arch.ShapeConfig(shape)
 	require.NoError(b, err)
 	w, err := weights.Random(b.Context(), cfg, tensor.BF16, 1)
 	require.NoError(b, err)
 	m, err := model.New(cfg, w)
 	require.NoError(b, err)
-	defer m.Close()
+	b.Cleanup(func() { m.Close() })
+	return m
+}
+
+// BenchmarkThroughput answers requests that arrive together, with the default latency and
+// with one of 2 s, in turn, and reports both speeds and the first as a fraction of the second.
+// It needs an otherwise idle machine.
+func BenchmarkThroughput(b *testing.B) {
+	m := benchmarkModel(b, "llama-3.2-1b")
 	const prompt, answer = 128, 64
 	round := func(streams int, latency time.Duration) time.Duration {
 		e, err := New(m, Options{Latency: latency})
@@ -35,7 +41,7 @@ func BenchmarkThroughput(b *testing.B) {
 		for i := range streams {
 			r := Request{Prompt: make([]int32, prompt), Sampling: model.Sampling{IgnoreEOS: true, MaxTokens: answer}}
 			for k := range r.Prompt {
-				r.Prompt[k] = int32((i*prompt+k)*7919%(cfg.Vocab-1) + 1)
+				r.Prompt[k] = int32((i*prompt+k)*7919%(m.Config().Vocab-1) + 1)
 			}
 			s, err := e.Submit(b.Context(), r)
 			require.NoError(b, err)

@@ -75,6 +75,8 @@
 	VXORPD Y1, Y1, Y1; \
 	VXORPD Y2, Y2, Y2
 
+#define CLEAR_ERRORS VXORPD Y0, Y0, Y0
+
 // MEASURE adds to e in Y0.
 #define MEASURE \
 	VMULPD Y9, Y4, Y4; \
@@ -85,69 +87,52 @@
 	VMULPD Y5, Y3, Y3; \
 	VADDPD Y3, Y0, Y0
 
+// TRIALS computes four trials after four: it clears their sums and adds every element's part, by
+// products, and once more by quotients if those were not enough. STORED ends it.
+#define TRIALS(CLEAR, ADD) \
+	ENTER; \
+	TESTQ DX, DX; \
+	JLE done; \
+group: \
+	GROUP; \
+	INVERSE; \
+	CLEAR; \
+product: \
+	PRODUCT; \
+	ADD; \
+	NEXT(product); \
+	VMOVMSKPD Y14, AX; \
+	TESTL AX, AX; \
+	JZ store; \
+	GROUP; \
+	CLEAR; \
+quotient: \
+	QUOTIENT; \
+	ADD; \
+	NEXT(quotient); \
+store:
+
+#define STORED \
+	ADDQ $32, BX; \
+	SUBQ $4, DX; \
+	JG group; \
+done: \
+	VZEROUPPER; \
+	RET
+
 // func sumTrials(t *trials)
 TEXT ·sumTrials(SB), NOSPLIT, $0-8
-	ENTER
-	TESTQ DX, DX
-	JLE done
-group:
-	GROUP
-	INVERSE
-	CLEAR_SUMS
-product:
-	PRODUCT
-	SUM
-	NEXT(product)
-	VMOVMSKPD Y14, AX
-	TESTL AX, AX
-	JZ store
-	GROUP
-	CLEAR_SUMS
-quotient:
-	QUOTIENT
-	SUM
-	NEXT(quotient)
-store:
+	TRIALS(CLEAR_SUMS, SUM)
 	VMOVUPD Y0, trials_sq(BX)
 	VMOVUPD Y1, trials_sqq(BX)
 	VMOVUPD Y2, trials_sqx(BX)
-	ADDQ $32, BX
-	SUBQ $4, DX
-	JG group
-done:
-	VZEROUPPER
-	RET
+	STORED
 
 // func measureTrials(t *trials)
 TEXT ·measureTrials(SB), NOSPLIT, $0-8
-	ENTER
-	TESTQ DX, DX
-	JLE done
-group:
-	GROUP
-	INVERSE
-	VXORPD Y0, Y0, Y0
-product:
-	PRODUCT
-	MEASURE
-	NEXT(product)
-	VMOVMSKPD Y14, AX
-	TESTL AX, AX
-	JZ store
-	GROUP
-	VXORPD Y0, Y0, Y0
-quotient:
-	QUOTIENT
-	MEASURE
-	NEXT(quotient)
-store:
+	TRIALS(CLEAR_ERRORS, MEASURE)
 	VMOVUPD Y0, trials_e(BX)
-	ADDQ $32, BX
-	SUBQ $4, DX
-	JG group
-done:
-	VZEROUPPER
-	RET
+	STORED
 
 DATA one<>+0(SB)/8, $1.0
 GLOBL one<>(SB), RODATA|NOPTR, $8

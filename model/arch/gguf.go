@@ -284,9 +284,9 @@ func (c *Config) GGUFRow(role Role, row int) int {
 }
 
 // Differs names a setting in which the network of d is not that of c, with both values where
-// they are numbers, or returns "". Numbers
-// may differ by what 32-bit floats cannot tell; windows that reach as far as the context are
-// none; and weights of norms may hold the offset that the other network adds.
+// they are numbers, or returns "". Numbers may differ by what 32-bit floats cannot tell; windows
+// that reach as far as the context are none; and weights of norms may hold the offset that the
+// other network adds.
 func (c *Config) Differs(d *Config) string {
 	for _, x := range []struct {
 		name string
