@@ -3,162 +3,6 @@
 #include "textflag.h"
 #include "go_asm.h"
 
-// Of one lane: shifts and masks that unpack scales and minima of 6 bits.
-DATA int8Shift6<>+0(SB)/8, $0x0000000000000000
-DATA int8Shift6<>+8(SB)/8, $0x0000000400000000
-GLOBL int8Shift6<>(SB), RODATA|NOPTR, $16
-
-DATA int8Low6<>+0(SB)/8, $0x0f0f0f0f3f3f3f3f
-DATA int8Low6<>+8(SB)/8, $0x0f0f0f0f3f3f3f3f
-GLOBL int8Low6<>(SB), RODATA|NOPTR, $16
-
-DATA int8High6<>+0(SB)/8, $0x3030303000000000
-DATA int8High6<>+8(SB)/8, $0x3030303000000000
-GLOBL int8High6<>(SB), RODATA|NOPTR, $16
-
-// Of one lane: bytes 8 to 15 as words; d and dmin of four blocks, as eight words.
-DATA int8Minima<>+0(SB)/8, $0x800b800a80098008
-DATA int8Minima<>+8(SB)/8, $0x800f800e800d800c
-GLOBL int8Minima<>(SB), RODATA|NOPTR, $16
-
-DATA int8Halves<>+0(SB)/8, $0x0d0c090805040100
-DATA int8Halves<>+8(SB)/8, $0x0f0e0b0a07060302
-GLOBL int8Halves<>(SB), RODATA|NOPTR, $16
-
-// Element 0 of every lane, in the first lane.
-DATA int8Firsts<>+0(SB)/8, $0x0000000400000000
-DATA int8Firsts<>+8(SB)/8, $0x0000000c00000008
-DATA int8Firsts<>+16(SB)/8, $0x0000000400000000
-DATA int8Firsts<>+24(SB)/8, $0x0000000c00000008
-DATA int8Firsts<>+32(SB)/8, $0x0000000400000000
-DATA int8Firsts<>+40(SB)/8, $0x0000000c00000008
-DATA int8Firsts<>+48(SB)/8, $0x0000000400000000
-DATA int8Firsts<>+56(SB)/8, $0x0000000c00000008
-GLOBL int8Firsts<>(SB), RODATA|NOPTR, $64
-
-// Scales of sub-blocks of 32 as words: 0 and 2, 1 and 3, 4 and 6, 5 and 7.
-DATA int8Scale02<>+0(SB)/8, $0x8000800080008000
-DATA int8Scale02<>+8(SB)/8, $0x8000800080008000
-DATA int8Scale02<>+16(SB)/8, $0x8000800080008000
-DATA int8Scale02<>+24(SB)/8, $0x8000800080008000
-DATA int8Scale02<>+32(SB)/8, $0x8002800280028002
-DATA int8Scale02<>+40(SB)/8, $0x8002800280028002
-DATA int8Scale02<>+48(SB)/8, $0x8002800280028002
-DATA int8Scale02<>+56(SB)/8, $0x8002800280028002
-GLOBL int8Scale02<>(SB), RODATA|NOPTR, $64
-
-DATA int8Scale13<>+0(SB)/8, $0x8001800180018001
-DATA int8Scale13<>+8(SB)/8, $0x8001800180018001
-DATA int8Scale13<>+16(SB)/8, $0x8001800180018001
-DATA int8Scale13<>+24(SB)/8, $0x8001800180018001
-DATA int8Scale13<>+32(SB)/8, $0x8003800380038003
-DATA int8Scale13<>+40(SB)/8, $0x8003800380038003
-DATA int8Scale13<>+48(SB)/8, $0x8003800380038003
-DATA int8Scale13<>+56(SB)/8, $0x8003800380038003
-GLOBL int8Scale13<>(SB), RODATA|NOPTR, $64
-
-DATA int8Scale46<>+0(SB)/8, $0x8004800480048004
-DATA int8Scale46<>+8(SB)/8, $0x8004800480048004
-DATA int8Scale46<>+16(SB)/8, $0x8004800480048004
-DATA int8Scale46<>+24(SB)/8, $0x8004800480048004
-DATA int8Scale46<>+32(SB)/8, $0x8006800680068006
-DATA int8Scale46<>+40(SB)/8, $0x8006800680068006
-DATA int8Scale46<>+48(SB)/8, $0x8006800680068006
-DATA int8Scale46<>+56(SB)/8, $0x8006800680068006
-GLOBL int8Scale46<>(SB), RODATA|NOPTR, $64
-
-DATA int8Scale57<>+0(SB)/8, $0x8005800580058005
-DATA int8Scale57<>+8(SB)/8, $0x8005800580058005
-DATA int8Scale57<>+16(SB)/8, $0x8005800580058005
-DATA int8Scale57<>+24(SB)/8, $0x8005800580058005
-DATA int8Scale57<>+32(SB)/8, $0x8007800780078007
-DATA int8Scale57<>+40(SB)/8, $0x8007800780078007
-DATA int8Scale57<>+48(SB)/8, $0x8007800780078007
-DATA int8Scale57<>+56(SB)/8, $0x8007800780078007
-GLOBL int8Scale57<>(SB), RODATA|NOPTR, $64
-
-// Scales of groups of 16 as words: 0 to 3, 4 to 7, 8 to 11, 12 to 15.
-DATA int8Group0<>+0(SB)/8, $0x0000000000000000
-DATA int8Group0<>+8(SB)/8, $0x0000000000000000
-DATA int8Group0<>+16(SB)/8, $0x0001000100010001
-DATA int8Group0<>+24(SB)/8, $0x0001000100010001
-DATA int8Group0<>+32(SB)/8, $0x0002000200020002
-DATA int8Group0<>+40(SB)/8, $0x0002000200020002
-DATA int8Group0<>+48(SB)/8, $0x0003000300030003
-DATA int8Group0<>+56(SB)/8, $0x0003000300030003
-GLOBL int8Group0<>(SB), RODATA|NOPTR, $64
-
-DATA int8Group4<>+0(SB)/8, $0x0004000400040004
-DATA int8Group4<>+8(SB)/8, $0x0004000400040004
-DATA int8Group4<>+16(SB)/8, $0x0005000500050005
-DATA int8Group4<>+24(SB)/8, $0x0005000500050005
-DATA int8Group4<>+32(SB)/8, $0x0006000600060006
-DATA int8Group4<>+40(SB)/8, $0x0006000600060006
-DATA int8Group4<>+48(SB)/8, $0x0007000700070007
-DATA int8Group4<>+56(SB)/8, $0x0007000700070007
-GLOBL int8Group4<>(SB), RODATA|NOPTR, $64
-
-DATA int8Group8<>+0(SB)/8, $0x0008000800080008
-DATA int8Group8<>+8(SB)/8, $0x0008000800080008
-DATA int8Group8<>+16(SB)/8, $0x0009000900090009
-DATA int8Group8<>+24(SB)/8, $0x0009000900090009
-DATA int8Group8<>+32(SB)/8, $0x000a000a000a000a
-DATA int8Group8<>+40(SB)/8, $0x000a000a000a000a
-DATA int8Group8<>+48(SB)/8, $0x000b000b000b000b
-DATA int8Group8<>+56(SB)/8, $0x000b000b000b000b
-GLOBL int8Group8<>(SB), RODATA|NOPTR, $64
-
-DATA int8Group12<>+0(SB)/8, $0x000c000c000c000c
-DATA int8Group12<>+8(SB)/8, $0x000c000c000c000c
-DATA int8Group12<>+16(SB)/8, $0x000d000d000d000d
-DATA int8Group12<>+24(SB)/8, $0x000d000d000d000d
-DATA int8Group12<>+32(SB)/8, $0x000e000e000e000e
-DATA int8Group12<>+40(SB)/8, $0x000e000e000e000e
-DATA int8Group12<>+48(SB)/8, $0x000f000f000f000f
-DATA int8Group12<>+56(SB)/8, $0x000f000f000f000f
-GLOBL int8Group12<>(SB), RODATA|NOPTR, $64
-
-// Shifts of the upper bits of Q6_K, and of the fifth bits of Q5_K.
-DATA int8Left42<>+0(SB)/8, $0x0004000400040004
-DATA int8Left42<>+8(SB)/8, $0x0004000400040004
-DATA int8Left42<>+16(SB)/8, $0x0004000400040004
-DATA int8Left42<>+24(SB)/8, $0x0004000400040004
-DATA int8Left42<>+32(SB)/8, $0x0002000200020002
-DATA int8Left42<>+40(SB)/8, $0x0002000200020002
-DATA int8Left42<>+48(SB)/8, $0x0002000200020002
-DATA int8Left42<>+56(SB)/8, $0x0002000200020002
-GLOBL int8Left42<>(SB), RODATA|NOPTR, $64
-
-DATA int8Right02<>+0(SB)/8, $0x0000000000000000
-DATA int8Right02<>+8(SB)/8, $0x0000000000000000
-DATA int8Right02<>+16(SB)/8, $0x0000000000000000
-DATA int8Right02<>+24(SB)/8, $0x0000000000000000
-DATA int8Right02<>+32(SB)/8, $0x0002000200020002
-DATA int8Right02<>+40(SB)/8, $0x0002000200020002
-DATA int8Right02<>+48(SB)/8, $0x0002000200020002
-DATA int8Right02<>+56(SB)/8, $0x0002000200020002
-GLOBL int8Right02<>(SB), RODATA|NOPTR, $64
-
-DATA int8Left31<>+0(SB)/8, $0x0003000300030003
-DATA int8Left31<>+8(SB)/8, $0x0003000300030003
-DATA int8Left31<>+16(SB)/8, $0x0003000300030003
-DATA int8Left31<>+24(SB)/8, $0x0003000300030003
-DATA int8Left31<>+32(SB)/8, $0x0001000100010001
-DATA int8Left31<>+40(SB)/8, $0x0001000100010001
-DATA int8Left31<>+48(SB)/8, $0x0001000100010001
-DATA int8Left31<>+56(SB)/8, $0x0001000100010001
-GLOBL int8Left31<>(SB), RODATA|NOPTR, $64
-
-DATA int8Right13<>+0(SB)/8, $0x0001000100010001
-DATA int8Right13<>+8(SB)/8, $0x0001000100010001
-DATA int8Right13<>+16(SB)/8, $0x0001000100010001
-DATA int8Right13<>+24(SB)/8, $0x0001000100010001
-DATA int8Right13<>+32(SB)/8, $0x0003000300030003
-DATA int8Right13<>+40(SB)/8, $0x0003000300030003
-DATA int8Right13<>+48(SB)/8, $0x0003000300030003
-DATA int8Right13<>+56(SB)/8, $0x0003000300030003
-GLOBL int8Right13<>(SB), RODATA|NOPTR, $64
-
 // The order of sixteen groups in chains: position 4·i + j is that of group 4·j + i. The
 // second says where DOTS8 leaves them.
 DATA int8Order<>+0(SB)/8, $0x0000000400000000
@@ -196,7 +40,7 @@ GLOBL int8Halves0<>(SB), RODATA|NOPTR, $32
 //
 // Registers: AX the row of the first stream, BX bytes of it before the step, SI the step, R8 q,
 // R9 scales, R10 sums, R11 blocks left, DX the row's place in dst, R14 that of the stream's row,
-// CX streams left, R15 the look-ahead, X24 the result so far, K1 the blocks of a step that exist. A
+// CX streams left, R15 the look-ahead, X24 the result so far, K2 the blocks of a step that exist. A
 // step reads beyond the row where fewer do, and gives them a term of -0, which changes no sum: a
 // factor is +0, the other -0.
 
@@ -244,15 +88,6 @@ GLOBL int8Halves0<>(SB), RODATA|NOPTR, $32
 	PREFETCHT1 at(SI)(R15*4); \
 	PREFETCHT0 at(SI)(R15*1)
 
-// MASK sets K1 to the lowest min(R11, n) bits, where all is n ones.
-#define MASK(n, all) \
-	MOVQ $n, R12; \
-	CMPQ R11, R12; \
-	CMOVQLT R11, R12; \
-	MOVL $all, R13; \
-	BZHIL R12, R13, R13; \
-	KMOVW R13, K1
-
 // JOIN4 adds the elements of every lane of a, b, c and d; lane l of a becomes those of their
 // lanes l. t is overwritten.
 #define JOIN4(a, b, c, d, t) \
@@ -265,13 +100,6 @@ GLOBL int8Halves0<>(SB), RODATA|NOPTR, $32
 	VPUNPCKHQDQ c, a, t; \
 	VPUNPCKLQDQ c, a, a; \
 	VPADDD t, a, a
-
-// LANES adds the lanes of Z0.
-#define LANES \
-	VEXTRACTI64X4 $1, Z0, Y2; \
-	VPADDD Y2, Y0, Y0; \
-	VEXTRACTI128 $1, Y0, X2; \
-	VPADDD X2, X0, X0
 
 // CHAIN16 continues X24 by the sums Z0 of sixteen groups of 32, whose scales of w are Z1, both
 // in the order of int8Order. Z22 is that order; X21 is [+0, …] or, for the chain of the second
@@ -320,8 +148,7 @@ GLOBL int8Halves0<>(SB), RODATA|NOPTR, $32
 	VPERMD (R10), Z22, Z2; \
 	VPADDD Z2, Z0, Z0
 
-// MASK16 sets K1 to the groups that exist, in file order, K2 to the same in the order of
-// int8Order, and X21.
+// MASK16 sets K2 to the groups that exist, in the order of int8Order, and X21.
 #define MASK16(whole) \
 	VPXORD X21, X21, X21; \
 	CMPQ R11, $16; \
@@ -355,6 +182,35 @@ run:
 	VMOVDQU64 Z5, 64(DI)
 	ADDQ $128, SI
 	ADDQ $128, DI
+	DECQ CX
+	JNZ run
+	VZEROUPPER
+	RET
+
+// func int8LessAVX512(dst, src unsafe.Pointer, n int)
+//
+// n runs of 256 bytes, each followed by -32 times the sums of four of them.
+TEXT ·int8LessAVX512(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), DI
+	MOVQ src+8(FP), SI
+	MOVQ n+16(FP), CX
+	MOVL $32, R12
+	VPBROADCASTB R12, Z25
+run:
+#define LESS(at) \
+	VMOVDQU64 at(SI), Z0; \
+	VPXOR X1, X1, X1; \
+	VPXOR X2, X2, X2; \
+	VPDPBUSD Z0, Z25, Z1; \
+	VPSUBD Z1, Z2, Z1; \
+	VMOVDQU64 Z0, at(DI); \
+	VMOVDQU64 Z1, (256+at)(DI)
+	LESS(0)
+	LESS(64)
+	LESS(128)
+	LESS(192)
+	ADDQ $256, SI
+	ADDQ $512, DI
 	DECQ CX
 	JNZ run
 	VZEROUPPER
@@ -484,276 +340,5 @@ stream:
 	VCVTPH2PS Y1, Z1
 	CHAIN16
 	NEXT(stream, step, row, 16, 288, 512, 64, 64)
-	VZEROUPPER
-	RET
-
-// TERM4 continues X24 by term i of four: F the sum, S the product of scales.
-#define TERM4(i, F, S, t, u) \
-	VPERMILPS $i, F, t; \
-	VPERMILPS $i, S, u; \
-	VFMADD231SS t, u, X24
-
-// MINUS4 is TERM4 for minima, which are subtracted.
-#define MINUS4(i, F, S, t, u) \
-	VPERMILPS $i, F, t; \
-	VPERMILPS $i, S, u; \
-	VFNMADD231SS t, u, X24
-
-// HEADERS4 unpacks d, dmin, scales and minima of four blocks of size bytes, as Q4_K and Q5_K
-// have them. It sets X5 to d·s, X6 to dmin·s, X3 to the sums for the minima as f32, and the lanes
-// of Z1 to the scales, 8 bytes each.
-#define HEADERS4(size) \
-	VMOVDQU (SI), X0; \
-	VINSERTI128 $1, (1*size)(SI), Y0, Y0; \
-	VINSERTI32X4 $2, (2*size)(SI), Z0, Z0; \
-	VINSERTI32X4 $3, (3*size)(SI), Z0, Z0; \
-	VPSHUFD $0xed, Z0, Z1; \
-	VPSRLVD Z31, Z1, Z1; \
-	VPANDD Z30, Z1, Z1; \
-	VPSHUFD $0x84, Z0, Z2; \
-	VPSRLD $2, Z2, Z2; \
-	VPTERNLOGD $0xf8, Z29, Z2, Z1; \
-	VPSHUFB Z28, Z1, Z3; \
-	VPMADDWD (R10), Z3, Z3; \
-	VPSHUFD $0x4e, Z3, Z4; \
-	VPADDD Z4, Z3, Z3; \
-	VPSHUFD $0xb1, Z3, Z4; \
-	VPADDD Z4, Z3, Z3; \
-	VPERMD Z3, Z27, Z3; \
-	VCVTDQ2PS.Z X3, K1, X3; \
-	VPERMD Z0, Z27, Z5; \
-	VPSHUFB X26, X5, X5; \
-	VCVTPH2PS X5, Y5; \
-	VEXTRACTF128 $1, Y5, X6; \
-	VMOVUPS (R9), X7; \
-	VMULPS.Z X7, X6, K1, X6; \
-	VMOVAPS X23, X8; \
-	VMULPS X7, X5, K1, X8; \
-	VMOVAPS X8, X5
-
-// BLOCK32 sets acc to the dot products of a block in Z10 (sub-blocks 0 and 2), Z8 (1 and 3),
-// Z11 (4 and 6) and Z9 (5 and 7), times the scales of lane i of Z1; from is the block's q.
-#define BLOCK32(lane, from, acc) \
-	VPMADDUBSW from(R8), Z10, Z10; \
-	VPMADDUBSW (64+from)(R8), Z8, Z8; \
-	VPMADDUBSW (128+from)(R8), Z11, Z11; \
-	VPMADDUBSW (192+from)(R8), Z9, Z9; \
-	VSHUFI32X4 $lane, Z1, Z1, Z16; \
-	VPSHUFB Z18, Z16, Z12; \
-	VPSHUFB Z19, Z16, Z13; \
-	VPSHUFB Z20, Z16, Z14; \
-	VPSHUFB Z21, Z16, Z15; \
-	VPMADDWD Z12, Z10, acc; \
-	VPDPWSSD Z13, Z8, acc; \
-	VPDPWSSD Z14, Z11, acc; \
-	VPDPWSSD Z15, Z9, acc
-
-#define CONSTANTS32 \
-	MOVL $0x0f, R12; \
-	VPBROADCASTB R12, Z25; \
-	VBROADCASTI32X4 int8Shift6<>(SB), Z31; \
-	VBROADCASTI32X4 int8Low6<>(SB), Z30; \
-	VBROADCASTI32X4 int8High6<>(SB), Z29; \
-	VBROADCASTI32X4 int8Minima<>(SB), Z28; \
-	VMOVDQU64 int8Firsts<>(SB), Z27; \
-	VBROADCASTI32X4 int8Halves<>(SB), Z26; \
-	VMOVDQU64 int8Scale02<>(SB), Z18; \
-	VMOVDQU64 int8Scale13<>(SB), Z19; \
-	VMOVDQU64 int8Scale46<>(SB), Z20; \
-	VMOVDQU64 int8Scale57<>(SB), Z21
-
-// CHAIN32 continues X24 by four blocks: the accumulators Z0, Z2, Z4 and Z7, and the minima.
-#define CHAIN32 \
-	JOIN4(Z0, Z2, Z4, Z7, Z8); \
-	LANES; \
-	VCVTDQ2PS.Z X0, K1, X0; \
-	VFMADD231SS X0, X5, X24; \
-	VFNMADD231SS X3, X6, X24; \
-	TERM4(1, X0, X5, X8, X9); \
-	MINUS4(1, X3, X6, X10, X11); \
-	TERM4(2, X0, X5, X8, X9); \
-	MINUS4(2, X3, X6, X10, X11); \
-	TERM4(3, X0, X5, X8, X9); \
-	MINUS4(3, X3, X6, X10, X11)
-
-// func int8Q4_KAVX512(a *int8Tile)
-TEXT ·int8Q4_KAVX512(SB), NOSPLIT, $0-8
-	MOVQ a+0(FP), DI
-	ROWS
-	CONSTANTS32
-row:
-	ROW
-step:
-	MASK(4, 15)
-	STEP
-stream:
-	VMOVSS (R14), X24
-	HEADERS4(144)
-#define Q4K(lane, at, from, acc) \
-	VMOVDQU64 (16+at)(SI), Z8; \
-	VMOVDQU64 (80+at)(SI), Z9; \
-	VPANDD Z25, Z8, Z10; \
-	VPSRLW $4, Z8, Z8; \
-	VPANDD Z25, Z8, Z8; \
-	VPANDD Z25, Z9, Z11; \
-	VPSRLW $4, Z9, Z9; \
-	VPANDD Z25, Z9, Z9; \
-	BLOCK32(lane, from, acc)
-	Q4K(0x00, 0, 0, Z0)
-	AHEAD(0)
-	AHEAD(64)
-	Q4K(0x55, 144, 256, Z2)
-	AHEAD(128)
-	AHEAD(192)
-	Q4K(0xaa, 288, 512, Z4)
-	AHEAD(256)
-	AHEAD(320)
-	Q4K(0xff, 432, 768, Z7)
-	AHEAD(384)
-	AHEAD(448)
-	AHEAD(512)
-	CHAIN32
-	NEXT(stream, step, row, 4, 576, 1024, 16, 64)
-	VZEROUPPER
-	RET
-
-// func int8Q5_KAVX512(a *int8Tile)
-TEXT ·int8Q5_KAVX512(SB), NOSPLIT, $0-8
-	MOVQ a+0(FP), DI
-	ROWS
-	CONSTANTS32
-	MOVL $0x10, R12
-	VPBROADCASTB R12, Z22
-row:
-	ROW
-step:
-	MASK(4, 15)
-	STEP
-stream:
-	VMOVSS (R14), X24
-	HEADERS4(176)
-	// The fifth bits of sub-blocks 0 and 2, 1 and 3, 4 and 6, 5 and 7.
-#define FIFTH(shift, counts, nibbles) \
-	shift counts<>(SB), Z12, Z13; \
-	VPTERNLOGD $0xf8, Z22, Z13, nibbles
-#define Q5K(lane, at, from, acc) \
-	VMOVDQU64 (48+at)(SI), Z8; \
-	VMOVDQU64 (112+at)(SI), Z9; \
-	VBROADCASTI64X4 (16+at)(SI), Z12; \
-	VPANDD Z25, Z8, Z10; \
-	VPSRLW $4, Z8, Z8; \
-	VPANDD Z25, Z8, Z8; \
-	VPANDD Z25, Z9, Z11; \
-	VPSRLW $4, Z9, Z9; \
-	VPANDD Z25, Z9, Z9; \
-	FIFTH(VPSLLVW, int8Left42, Z10); \
-	FIFTH(VPSLLVW, int8Left31, Z8); \
-	FIFTH(VPSRLVW, int8Right02, Z11); \
-	FIFTH(VPSRLVW, int8Right13, Z9); \
-	BLOCK32(lane, from, acc)
-	Q5K(0x00, 0, 0, Z0)
-	AHEAD(0)
-	AHEAD(64)
-	AHEAD(128)
-	Q5K(0x55, 176, 256, Z2)
-	AHEAD(192)
-	AHEAD(256)
-	AHEAD(320)
-	Q5K(0xaa, 352, 512, Z4)
-	AHEAD(384)
-	AHEAD(448)
-	AHEAD(512)
-	Q5K(0xff, 528, 768, Z7)
-	AHEAD(576)
-	AHEAD(640)
-	CHAIN32
-	NEXT(stream, step, row, 4, 704, 1024, 16, 64)
-	VZEROUPPER
-	RET
-
-// func int8Q6_KAVX512(a *int8Tile)
-TEXT ·int8Q6_KAVX512(SB), NOSPLIT, $0-8
-	MOVQ a+0(FP), DI
-	ROWS
-	MOVL $0x0f, R12
-	VPBROADCASTB R12, Z25
-	MOVL $0x30, R12
-	VPBROADCASTB R12, Z31
-	VMOVDQU64 int8Left42<>(SB), Z30
-	VMOVDQU64 int8Right02<>(SB), Z29
-	VMOVDQU64 int8Group0<>(SB), Z18
-	VMOVDQU64 int8Group4<>(SB), Z19
-	VMOVDQU64 int8Group8<>(SB), Z20
-	VMOVDQU64 int8Group12<>(SB), Z21
-row:
-	ROW
-step:
-	MASK(4, 15)
-	STEP
-stream:
-	VMOVSS (R14), X24
-#define Q6HALF(at, high) \
-	VMOVDQU64 at(SI), Z12; \
-	VBROADCASTI64X4 high(SI), Z13; \
-	VPANDD Z25, Z12, Z14; \
-	VPSRLW $4, Z12, Z12; \
-	VPANDD Z25, Z12, Z12; \
-	VPSLLVW Z30, Z13, Z15; \
-	VPSRLVW Z29, Z13, Z13; \
-	VPTERNLOGD $0xf8, Z31, Z15, Z14; \
-	VPTERNLOGD $0xf8, Z31, Z13, Z12
-#define Q6K(at, from, sums, acc) \
-	VPMOVSXBW (192+at)(SI), Y10; \
-	VPMADDWD sums(R10), Y10, Y11; \
-	VPSLLD $5, Y11, Y11; \
-	Q6HALF(at, (128+at)); \
-	VPMADDUBSW from(R8), Z14, Z14; \
-	VPMADDUBSW (64+from)(R8), Z12, Z12; \
-	VPERMW Z10, Z18, Z16; \
-	VPERMW Z10, Z19, Z17; \
-	VPMADDWD Z16, Z14, acc; \
-	VPDPWSSD Z17, Z12, acc; \
-	Q6HALF((64+at), (160+at)); \
-	VPMADDUBSW (128+from)(R8), Z14, Z14; \
-	VPMADDUBSW (192+from)(R8), Z12, Z12; \
-	VPERMW Z10, Z20, Z16; \
-	VPERMW Z10, Z21, Z17; \
-	VPDPWSSD Z16, Z14, acc; \
-	VPDPWSSD Z17, Z12, acc; \
-	VPSUBD Z11, acc, acc
-	Q6K(0, 0, 0, Z0)
-	AHEAD(0)
-	AHEAD(64)
-	AHEAD(128)
-	Q6K(210, 256, 32, Z2)
-	AHEAD(192)
-	AHEAD(256)
-	AHEAD(320)
-	Q6K(420, 512, 64, Z4)
-	AHEAD(384)
-	AHEAD(448)
-	AHEAD(512)
-	Q6K(630, 768, 96, Z7)
-	AHEAD(576)
-	AHEAD(640)
-	AHEAD(704)
-	AHEAD(768)
-	JOIN4(Z0, Z2, Z4, Z7, Z8)
-	LANES
-	MOVWLZX 208(SI), R12
-	VMOVD R12, X1
-	VPINSRW $1, 418(SI), X1, X1
-	VPINSRW $2, 628(SI), X1, X1
-	VPINSRW $3, 838(SI), X1, X1
-	VCVTPH2PS X1, X1
-	VMOVUPS (R9), X7
-	VMOVAPS X23, X5
-	VMULPS X7, X1, K1, X5
-	VCVTDQ2PS.Z X0, K1, X0
-	VFMADD231SS X0, X5, X24
-	TERM4(1, X0, X5, X8, X9)
-	TERM4(2, X0, X5, X8, X9)
-	TERM4(3, X0, X5, X8, X9)
-	NEXT(stream, step, row, 4, 840, 1024, 16, 128)
 	VZEROUPPER
 	RET
