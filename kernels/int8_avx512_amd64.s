@@ -2,91 +2,94 @@
 
 #include "textflag.h"
 #include "go_asm.h"
+#include "int8_row_avx512_amd64.h"
 
-// The order of sixteen groups in chains: position 4·i + j is that of group 4·j + i. The
-// second says where DOTS8 leaves them.
-DATA int8Order<>+0(SB)/8, $0x0000000400000000
-DATA int8Order<>+8(SB)/8, $0x0000000c00000008
-DATA int8Order<>+16(SB)/8, $0x0000000500000001
-DATA int8Order<>+24(SB)/8, $0x0000000d00000009
-DATA int8Order<>+32(SB)/8, $0x0000000600000002
-DATA int8Order<>+40(SB)/8, $0x0000000e0000000a
-DATA int8Order<>+48(SB)/8, $0x0000000700000003
-DATA int8Order<>+56(SB)/8, $0x0000000f0000000b
-GLOBL int8Order<>(SB), RODATA|NOPTR, $64
-
-DATA int8OrderDots8<>+0(SB)/8, $0x0000000200000000
-DATA int8OrderDots8<>+8(SB)/8, $0x0000000a00000008
-DATA int8OrderDots8<>+16(SB)/8, $0x0000000600000004
-DATA int8OrderDots8<>+24(SB)/8, $0x0000000e0000000c
-DATA int8OrderDots8<>+32(SB)/8, $0x0000000300000001
-DATA int8OrderDots8<>+40(SB)/8, $0x0000000b00000009
-DATA int8OrderDots8<>+48(SB)/8, $0x0000000700000005
-DATA int8OrderDots8<>+56(SB)/8, $0x0000000f0000000d
-GLOBL int8OrderDots8<>(SB), RODATA|NOPTR, $64
-
-// Where the scales of sixteen blocks of Q4_0 are, in the order of int8Order: the word within the
-// 64 bytes that hold it.
-DATA int8Halves0<>+0(SB)/8, $0x000c000800040000
-DATA int8Halves0<>+8(SB)/8, $0x00150011000d0009
-DATA int8Halves0<>+16(SB)/8, $0x001e001a00160012
-DATA int8Halves0<>+24(SB)/8, $0x00070003001f001b
-GLOBL int8Halves0<>(SB), RODATA|NOPTR, $32
-
-// One row of activations as 8-bit integers by rows of quantised weights, in the order of the
-// file; see int8.go for the arithmetic.
+// One row of activations as 8-bit integers by four rows of quantised weights at a time, types
+// with blocks of 32; see int8.go for the arithmetic. A step is 32 blocks of each row: four chains of
+// eight, which are the lanes of vectors. The elements of a lane are the rows.
 //
-// Rows are taken from several streams at a time, a step of each in turn.
-//
-// Registers: AX the row of the first stream, BX bytes of it before the step, SI the step, R8 q,
-// R9 scales, R10 sums, R11 blocks left, DX the row's place in dst, R14 that of the stream's row,
-// CX streams left, R15 the look-ahead, X24 the result so far, K2 the blocks of a step that exist. A
-// step reads beyond the row where fewer do, and gives them a term of -0, which changes no sum: a
-// factor is +0, the other -0.
+// Registers, beside those of int8_row_avx512_amd64.h: R8 activations as int8LanesAVX512 arranges
+// them, R11 blocks left, Z22 the chains, K1 the blocks of the step that exist. Those that do not have
+// scales and activations of zero, which change no sum; what they read may lie beyond the row.
 
-#define ROWS \
-	MOVQ int8Tile_dst(DI), DX; \
-	MOVQ int8Tile_w(DI), AX; \
-	MOVQ int8Tile_ahead(DI), R15; \
-	VPTERNLOGD $0xff, Z25, Z25, Z25; \
-	VPSLLD $31, Z25, Z23 // -0
+// Where the scales of eight blocks are, as words of what is read, in each lane.
+DATA int8Scales4_0<>+0(SB)/8, $0x001b001200090000
+DATA int8Scales4_0<>+8(SB)/8, $0x003f0036002d0024
+GLOBL int8Scales4_0<>(SB), RODATA|NOPTR, $16
+
+DATA int8Scales8_0<>+0(SB)/8, $0x0033002200110000
+DATA int8Scales8_0<>+8(SB)/8, $0x0037002600150004
+GLOBL int8Scales8_0<>(SB), RODATA|NOPTR, $16
+
+// Even quadwords, then odd ones.
+DATA int8EvenOdd<>+0(SB)/8, $0x0000000000000000
+DATA int8EvenOdd<>+8(SB)/8, $0x0000000000000002
+DATA int8EvenOdd<>+16(SB)/8, $0x0000000000000004
+DATA int8EvenOdd<>+24(SB)/8, $0x0000000000000006
+DATA int8EvenOdd<>+32(SB)/8, $0x0000000000000001
+DATA int8EvenOdd<>+40(SB)/8, $0x0000000000000003
+DATA int8EvenOdd<>+48(SB)/8, $0x0000000000000005
+DATA int8EvenOdd<>+56(SB)/8, $0x0000000000000007
+GLOBL int8EvenOdd<>(SB), RODATA|NOPTR, $64
+
+// The first scale of each chain, four times.
+DATA int8Firsts<>+0(SB)/8, $0x0000000000000000
+DATA int8Firsts<>+8(SB)/8, $0x0000000000000000
+DATA int8Firsts<>+16(SB)/8, $0x0000000800000008
+DATA int8Firsts<>+24(SB)/8, $0x0000000800000008
+DATA int8Firsts<>+32(SB)/8, $0x0000001000000010
+DATA int8Firsts<>+40(SB)/8, $0x0000001000000010
+DATA int8Firsts<>+48(SB)/8, $0x0000001800000018
+DATA int8Firsts<>+56(SB)/8, $0x0000001800000018
+GLOBL int8Firsts<>(SB), RODATA|NOPTR, $64
+
+#define CONSTANTS \
+	START; \
+	VMOVDQU64 int8EvenOdd<>(SB), Z27; \
+	MOVL $0xaa, R14; \
+	KMOVW R14, K4; \
+	MOVL $0x00f0, R14; \
+	KMOVW R14, K5; \
+	MOVL $0x0f00, R14; \
+	KMOVW R14, K6; \
+	MOVL $0xf000, R14; \
+	KMOVW R14, K7
 
 #define ROW \
-	XORL BX, BX; \
+	FOUR; \
 	MOVQ int8Tile_q(DI), R8; \
-	MOVQ int8Tile_scale(DI), R9; \
-	MOVQ int8Tile_sums(DI), R10; \
 	MOVQ int8Tile_blocks(DI), R11
 
 #define STEP \
-	MOVQ int8Tile_streams(DI), CX; \
-	LEAQ (AX)(BX*1), SI; \
-	MOVQ DX, R14
+	MOVL $32, R10; \
+	CMPQ R11, R10; \
+	CMOVQLT R11, R10; \
+	MOVL $-1, R9; \
+	BZHIL R10, R9, R9; \
+	KMOVD R9, K1; \
+	VPXORD Z22, Z22, Z22
 
-// NEXT goes on to the next stream, step or row. A step has blocks blocks, and as many bytes of w,
-// q, scales and sums.
-#define NEXT(stream, step, row, blocks, w, q, scales, sums) \
-	VMOVSS X24, (R14); \
-	ADDQ int8Tile_apartW(DI), SI; \
-	ADDQ int8Tile_apartDst(DI), R14; \
-	DECQ CX; \
-	JNZ stream; \
-	ADDQ $w, BX; \
-	ADDQ $q, R8; \
-	ADDQ $scales, R9; \
-	ADDQ $sums, R10; \
-	SUBQ $blocks, R11; \
+// NEXT adds the chains to the results and goes on to the next step, of w bytes of a row, or to
+// the next rows.
+#define NEXT(step, row, w) \
+	VEXTRACTF32X4 $1, Z22, X8; \
+	VEXTRACTF32X4 $2, Z22, X9; \
+	VEXTRACTF32X4 $3, Z22, X10; \
+	VADDPS X22, X24, X24; \
+	VADDPS X8, X24, X24; \
+	VADDPS X9, X24, X24; \
+	VADDPS X10, X24, X24; \
+	ADVANCE(w); \
+	ADDQ $2048, R8; \
+	SUBQ $32, R11; \
 	JG step; \
-	ADDQ int8Tile_ldw(DI), AX; \
-	ADDQ $4, DX; \
-	DECQ int8Tile_rows(DI); \
-	JNZ row
+	STORE(row)
 
-// AHEAD prefetches a line of w twice: into the second-level cache long before it is used, and
-// into the first shortly before. One without the other takes a fifth off the bytes a second.
-#define AHEAD(at) \
-	PREFETCHT1 at(SI)(R15*4); \
-	PREFETCHT0 at(SI)(R15*1)
+#define AHEADS(at) \
+	AHEAD(at, AX); \
+	AHEAD(at, BX); \
+	AHEAD(at, CX); \
+	AHEAD(at, DX)
 
 // JOIN4 adds the elements of every lane of a, b, c and d; lane l of a becomes those of their
 // lanes l. t is overwritten.
@@ -101,85 +104,75 @@ GLOBL int8Halves0<>(SB), RODATA|NOPTR, $32
 	VPUNPCKLQDQ c, a, a; \
 	VPADDD t, a, a
 
-// CHAIN16 continues X24 by the sums Z0 of sixteen groups of 32, whose scales of w are Z1, both
-// in the order of int8Order. Z22 is that order; X21 is [+0, …] or, for the chain of the second
-// eight groups if they do not exist, -0.
-#define CHAIN16 \
-	VPERMPS (R9), Z22, Z2; \
-	VCVTDQ2PS.Z Z0, K2, Z0; \
-	VMOVAPS Z23, Z3; \
-	VMULPS Z2, Z1, K2, Z3; \
-	VEXTRACTF32X4 $1, Z0, X4; \
-	VEXTRACTF32X4 $1, Z3, X5; \
-	VEXTRACTF32X4 $2, Z0, X6; \
-	VEXTRACTF32X4 $2, Z3, X7; \
-	VEXTRACTF32X4 $3, Z0, X8; \
-	VEXTRACTF32X4 $3, Z3, X9; \
-	VMOVAPS X21, X10; \
-	VFMADD231PS X0, X3, X10; \
-	VFMADD231PS X4, X5, X10; \
-	VFMADD231PS X6, X7, X10; \
-	VFMADD231PS X8, X9, X10; \
-	VMOVSHDUP X0, X0; \
-	VMOVSHDUP X3, X3; \
-	VMOVSHDUP X4, X4; \
-	VMOVSHDUP X5, X5; \
-	VMOVSHDUP X6, X6; \
-	VMOVSHDUP X7, X7; \
-	VMOVSHDUP X8, X8; \
-	VMOVSHDUP X9, X9; \
-	VFMADD231PS X0, X3, X10; \
-	VFMADD231PS X4, X5, X10; \
-	VFMADD231PS X6, X7, X10; \
-	VFMADD231PS X8, X9, X10; \
-	VADDSS X10, X24, X24; \
-	VPERMILPS $2, X10, X10; \
-	VADDSS X10, X24, X24
+// LANES sets the lanes of S to the scales of a row's chains. SCALES reads those of one chain, whose
+// blocks have w bytes in all, into every lane.
+#define LANES(SCALES, w, base, S) \
+	SCALES(0, base, S); \
+	SCALES(w, base, Z8); \
+	SCALES((2*w), base, Z9); \
+	SCALES((3*w), base, Z10); \
+	VMOVDQA32 Z8, K5, S; \
+	VMOVDQA32 Z9, K6, S; \
+	VMOVDQA32 Z10, K7, S; \
+	VMOVDQU16.Z S, K1, S
 
-// SUMS16 sets Z0 to the sums of sixteen groups of 32, two in each of Z0 to Z7, in the order
-// of int8Order.
-#define SUMS16 \
+// SCALES4 sets Z16 to Z19 to the scales of four rows: in every lane, those of two blocks.
+#define SCALES4(SCALES, w) \
+	LANES(SCALES, w, AX, Z16); \
+	LANES(SCALES, w, BX, Z17); \
+	LANES(SCALES, w, CX, Z18); \
+	LANES(SCALES, w, DX, Z19); \
+	VPUNPCKLWD Z17, Z16, Z8; \
+	VPUNPCKHWD Z17, Z16, Z9; \
+	VPUNPCKLWD Z19, Z18, Z10; \
+	VPUNPCKHWD Z19, Z18, Z11; \
+	VPUNPCKLDQ Z10, Z8, Z16; \
+	VPUNPCKHDQ Z10, Z8, Z17; \
+	VPUNPCKLDQ Z11, Z9, Z18; \
+	VPUNPCKHDQ Z11, Z9, Z19
+
+// COLUMN continues the chains by their block k, with the scales in Y20. PRODUCTS sums the
+// products of a row.
+#define COLUMN(PRODUCTS, k) \
+	PRODUCTS(k, AX, Z0); \
+	PRODUCTS(k, BX, Z1); \
+	PRODUCTS(k, CX, Z2); \
+	PRODUCTS(k, DX, Z3); \
+	AHEADS((64*k)); \
 	JOIN4(Z0, Z1, Z2, Z3, Z8); \
-	JOIN4(Z4, Z5, Z6, Z7, Z8); \
-	VSHUFI32X4 $0x88, Z4, Z0, Z1; \
-	VSHUFI32X4 $0xdd, Z4, Z0, Z0; \
-	VPADDD Z1, Z0, Z0; \
-	VPERMD Z0, Z20, Z0; \
-	VPERMD (R10), Z22, Z2; \
-	VPADDD Z2, Z0, Z0
+	VCVTDQ2PS Z0, Z0; \
+	VCVTPH2PS Y20, Z21; \
+	VMULPS (256*k+192)(R8), Z21, Z21; \
+	VFMADD231PS Z0, Z21, Z22
 
-// MASK16 sets K2 to the groups that exist, in the order of int8Order, and X21.
-#define MASK16(whole) \
-	VPXORD X21, X21, X21; \
-	CMPQ R11, $16; \
-	KXNORW K2, K2, K2; \
-	JGE whole; \
-	VPBROADCASTD R11, Z21; \
-	VPCMPUD $1, Z21, Z22, K2; \
-	VPXORD X21, X21, X21; \
-	CMPQ R11, $8; \
-	JGT whole; \
-	VPSLLDQ $8, X23, X21
+#define COLUMNS(PRODUCTS, k, S) \
+	VPERMQ S, Z27, Z20; \
+	COLUMN(PRODUCTS, k); \
+	VEXTRACTI64X4 $1, Z20, Y20; \
+	COLUMN(PRODUCTS, (k+1))
 
-// func int8TurnAVX512(dst, src unsafe.Pointer, n int, order *[16]int64)
+// BYTES sets Z to 16 bytes of a block of each chain of a row; blocks have w bytes. X and Y are the low
+// parts of Z.
+#define BYTES(at, w, base, X, Y, Z) \
+	VMOVDQU at(base), X; \
+	VINSERTI128 $1, (8*w+at)(base), Y, Y; \
+	VINSERTI32X4 $2, (16*w+at)(base), Z, Z; \
+	VINSERTI32X4 $3, (24*w+at)(base), Z, Z
+
+// func int8TurnAVX512(dst, q unsafe.Pointer, n int)
 //
-// n runs of 128 bytes: Z0 and Z1 as they are, Z4 and Z5 in the order of Z2 and Z3.
-TEXT ·int8TurnAVX512(SB), NOSPLIT, $0-32
+// n runs of 128 bytes: of every 64 the first 32, then of every 64 the last 32.
+TEXT ·int8TurnAVX512(SB), NOSPLIT, $0-24
 	MOVQ dst+0(FP), DI
-	MOVQ src+8(FP), SI
+	MOVQ q+8(FP), SI
 	MOVQ n+16(FP), CX
-	MOVQ order+24(FP), AX
-	VMOVDQU64 (AX), Z2
-	VMOVDQU64 64(AX), Z3
 run:
-	VMOVDQU64 (SI), Z0
-	VMOVDQU64 64(SI), Z1
-	VMOVDQA64 Z2, Z4
-	VMOVDQA64 Z3, Z5
-	VPERMI2Q Z1, Z0, Z4
-	VPERMI2Q Z1, Z0, Z5
-	VMOVDQU64 Z4, (DI)
-	VMOVDQU64 Z5, 64(DI)
+	VMOVDQU (SI), Y0
+	VMOVDQU 32(SI), Y1
+	VINSERTI64X4 $1, 64(SI), Z0, Z0
+	VINSERTI64X4 $1, 96(SI), Z1, Z1
+	VMOVDQU64 Z0, (DI)
+	VMOVDQU64 Z1, 64(DI)
 	ADDQ $128, SI
 	ADDQ $128, DI
 	DECQ CX
@@ -187,12 +180,12 @@ run:
 	VZEROUPPER
 	RET
 
-// func int8LessAVX512(dst, src unsafe.Pointer, n int)
+// func int8LessAVX512(dst, q unsafe.Pointer, n int)
 //
 // n runs of 256 bytes, each followed by -32 times the sums of four of them.
 TEXT ·int8LessAVX512(SB), NOSPLIT, $0-24
 	MOVQ dst+0(FP), DI
-	MOVQ src+8(FP), SI
+	MOVQ q+8(FP), SI
 	MOVQ n+16(FP), CX
 	MOVL $32, R12
 	VPBROADCASTB R12, Z25
@@ -216,129 +209,119 @@ run:
 	VZEROUPPER
 	RET
 
+// func int8LanesAVX512(dst, q, scale unsafe.Pointer, n, less int)
+//
+// n steps of 32 blocks. For block k of all four chains, 256 bytes: the first 16 q of each, the last 16,
+// -less times the sums of four and four of these, and the scales, each four times.
+TEXT ·int8LanesAVX512(SB), NOSPLIT, $0-40
+	MOVQ dst+0(FP), DI
+	MOVQ q+8(FP), SI
+	MOVQ scale+16(FP), BX
+	MOVQ n+24(FP), CX
+	MOVQ less+32(FP), AX
+	VPBROADCASTB AX, Z25
+	MOVL $1, AX
+	VPBROADCASTD AX, Z26
+	VPXOR X9, X9, X9
+step:
+	VMOVDQU32 int8Firsts<>(SB), Z7
+	VMOVDQU32 (BX), Z10
+	VMOVDQU32 64(BX), Z11
+	MOVQ $8, DX
+column:
+	BYTES(0, 32, SI, X0, Y0, Z0)
+	BYTES(16, 32, SI, X1, Y1, Z1)
+	VPXOR X2, X2, X2
+	VPDPBUSD Z0, Z25, Z2
+	VPDPBUSD Z1, Z25, Z2
+	VPSUBD Z2, Z9, Z2
+	VMOVDQA32 Z7, Z3
+	VPERMI2PS Z11, Z10, Z3
+	VPADDD Z26, Z7, Z7
+	VMOVDQU32 Z0, (DI)
+	VMOVDQU32 Z1, 64(DI)
+	VMOVDQU32 Z2, 128(DI)
+	VMOVUPS Z3, 192(DI)
+	ADDQ $32, SI
+	ADDQ $256, DI
+	DECQ DX
+	JNZ column
+	ADDQ $768, SI
+	ADDQ $128, BX
+	DECQ CX
+	JNZ step
+	VZEROUPPER
+	RET
+
 // func int8Q8_0AVX512(a *int8Tile)
 TEXT ·int8Q8_0AVX512(SB), NOSPLIT, $0-8
-	MOVQ a+0(FP), DI
-	ROWS
-	MOVL $0x80, R12
-	VPBROADCASTB R12, Z25
-	VMOVDQU64 int8Order<>(SB), Z22
-	VMOVDQU64 int8OrderDots8<>(SB), Z20
+	CONSTANTS
+	MOVL $0x80, R14
+	VPBROADCASTB R14, Z25
+	VBROADCASTI32X4 int8Scales8_0<>(SB), Z26
 row:
 	ROW
 step:
-	MASK16(whole)
-whole:
 	STEP
-stream:
-	VMOVSS (R14), X24
-#define DOTS(at, from, acc) \
-	VMOVDQU (2+at)(SI), Y8; \
-	VINSERTI64X4 $1, (36+at)(SI), Z8, Z8; \
+#define SCALES8_0(at, base, S) \
+	VMOVDQU64 at(base), S; \
+	VPERMT2W (at+64)(base), Z26, S; \
+	VMOVDQU64 (at+128)(base), Z11; \
+	VPERMT2W (at+192)(base), Z26, Z11; \
+	VMOVDQA64 Z11, K4, S
+#define PRODUCTS8_0(k, base, acc) \
+	BYTES((34*k+2), 34, base, X8, Y8, Z8); \
+	BYTES((34*k+18), 34, base, X9, Y9, Z9); \
 	VPXORD Z25, Z8, Z8; \
-	VPXORD acc, acc, acc; \
-	VPDPBUSD from(R8), Z8, acc
-	DOTS(0, 0, Z0)
-	AHEAD(0)
-	DOTS(68, 64, Z1)
-	AHEAD(64)
-	DOTS(136, 128, Z2)
-	AHEAD(128)
-	DOTS(204, 192, Z3)
-	AHEAD(192)
-	DOTS(272, 256, Z4)
-	AHEAD(256)
-	DOTS(340, 320, Z5)
-	AHEAD(320)
-	DOTS(408, 384, Z6)
-	AHEAD(384)
-	DOTS(476, 448, Z7)
-	AHEAD(448)
-	AHEAD(512)
-	SUMS16
-	MOVWLZX (0*34)(SI), R12
-	VMOVD R12, X1
-	VPINSRW $1, (4*34)(SI), X1, X1
-	VPINSRW $2, (8*34)(SI), X1, X1
-	VPINSRW $3, (12*34)(SI), X1, X1
-	VPINSRW $4, (1*34)(SI), X1, X1
-	VPINSRW $5, (5*34)(SI), X1, X1
-	VPINSRW $6, (9*34)(SI), X1, X1
-	VPINSRW $7, (13*34)(SI), X1, X1
-	MOVWLZX (2*34)(SI), R12
-	VMOVD R12, X2
-	VPINSRW $1, (6*34)(SI), X2, X2
-	VPINSRW $2, (10*34)(SI), X2, X2
-	VPINSRW $3, (14*34)(SI), X2, X2
-	VPINSRW $4, (3*34)(SI), X2, X2
-	VPINSRW $5, (7*34)(SI), X2, X2
-	VPINSRW $6, (11*34)(SI), X2, X2
-	VPINSRW $7, (15*34)(SI), X2, X2
-	VINSERTI128 $1, X2, Y1, Y1
-	VCVTPH2PS Y1, Z1
-	CHAIN16
-	NEXT(stream, step, row, 16, 544, 512, 64, 64)
+	VPXORD Z25, Z9, Z9; \
+	VMOVDQU64 (256*k+128)(R8), acc; \
+	VPDPBUSD (256*k)(R8), Z8, acc; \
+	VPDPBUSD (256*k+64)(R8), Z9, acc
+	SCALES4(SCALES8_0, 272)
+	COLUMNS(PRODUCTS8_0, 0, Z16)
+	AHEADS(512)
+	AHEADS(576)
+	COLUMNS(PRODUCTS8_0, 2, Z17)
+	AHEADS(640)
+	AHEADS(704)
+	AHEADS(768)
+	COLUMNS(PRODUCTS8_0, 4, Z18)
+	AHEADS(832)
+	AHEADS(896)
+	COLUMNS(PRODUCTS8_0, 6, Z19)
+	AHEADS(960)
+	AHEADS(1024)
+	NEXT(step, row, 1088)
 	VZEROUPPER
 	RET
 
 // func int8Q4_0AVX512(a *int8Tile)
 TEXT ·int8Q4_0AVX512(SB), NOSPLIT, $0-8
-	MOVQ a+0(FP), DI
-	ROWS
-	MOVL $0x0f, R12
-	VPBROADCASTB R12, Z25
-	VMOVDQU64 int8Order<>(SB), Z22
-	VMOVDQU32 int8Halves0<>(SB), Y19
-	MOVL $0x1111, R12
-	KMOVD R12, K3
-	MOVL $0x2222, R12
-	KMOVD R12, K4
-	MOVL $0x0444, R12
-	KMOVD R12, K5
-	MOVL $0x4888, R12
-	KMOVD R12, K6
-	MOVL $0x8000, R12
-	KMOVD R12, K7
+	CONSTANTS
+	MOVL $0x0f, R14
+	VPBROADCASTB R14, Z25
+	VBROADCASTI32X4 int8Scales4_0<>(SB), Z26
 row:
 	ROW
 step:
-	MASK16(whole)
-whole:
 	STEP
-stream:
-	VMOVSS (R14), X24
-#define NIBBLES(at, from, acc) \
-	VMOVDQU (2+at)(SI), X8; \
-	VINSERTI128 $1, (20+at)(SI), Y8, Y8; \
-	VINSERTI32X4 $2, (38+at)(SI), Z8, Z8; \
-	VINSERTI32X4 $3, (56+at)(SI), Z8, Z8; \
+#define SCALES4_0(at, base, S) \
+	VMOVDQU64 at(base), S; \
+	VPERMT2W (at+64)(base), Z26, S
+#define PRODUCTS4_0(k, base, acc) \
+	BYTES((18*k+2), 18, base, X8, Y8, Z8); \
 	VPANDD Z25, Z8, Z9; \
 	VPSRLW $4, Z8, Z8; \
 	VPANDD Z25, Z8, Z8; \
-	VPXORD acc, acc, acc; \
-	VPDPBUSD from(R8), Z9, acc; \
-	VPDPBUSD (64+from)(R8), Z8, acc
-	NIBBLES(0, 0, Z0)
-	AHEAD(0)
-	NIBBLES(72, 128, Z1)
-	AHEAD(64)
-	NIBBLES(144, 256, Z2)
-	AHEAD(128)
-	NIBBLES(216, 384, Z3)
-	AHEAD(192)
-	AHEAD(256)
-	JOIN4(Z0, Z1, Z2, Z3, Z8)
-	VPERMD (R10), Z22, Z2
-	VPSRAD $4, Z2, Z2 // -8 times the sum
-	VPADDD Z2, Z0, Z0
-	VPERMW.Z (SI), Z19, K3, Z1
-	VPERMW 64(SI), Z19, K4, Z1
-	VPERMW 128(SI), Z19, K5, Z1
-	VPERMW 192(SI), Z19, K6, Z1
-	VMOVDQU 256(SI), Y2
-	VPERMW Z2, Z19, K7, Z1
-	VCVTPH2PS Y1, Z1
-	CHAIN16
-	NEXT(stream, step, row, 16, 288, 512, 64, 64)
+	VMOVDQU64 (256*k+128)(R8), acc; \
+	VPDPBUSD (256*k)(R8), Z9, acc; \
+	VPDPBUSD (256*k+64)(R8), Z8, acc
+	SCALES4(SCALES4_0, 144)
+	COLUMNS(PRODUCTS4_0, 0, Z16)
+	COLUMNS(PRODUCTS4_0, 2, Z17)
+	COLUMNS(PRODUCTS4_0, 4, Z18)
+	COLUMNS(PRODUCTS4_0, 6, Z19)
+	AHEADS(512)
+	NEXT(step, row, 576)
 	VZEROUPPER
 	RET

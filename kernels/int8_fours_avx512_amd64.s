@@ -2,14 +2,13 @@
 
 #include "textflag.h"
 #include "go_asm.h"
+#include "int8_row_avx512_amd64.h"
 
 // One row of activations as 8-bit integers by four rows of quantised weights at a time, types
 // with blocks of 256; see int8.go for the arithmetic. The chain of each row of weights is one
 // element of a vector.
 //
-// Registers: AX, BX, CX and DX the block of each row, R8 q, R9 scales, R10 sums, R11 blocks
-// left, R12 the place in dst of the first row, R13 bytes from one place to the next, R15 the look-ahead,
-// X24 the results so far.
+// Registers, beside those of int8_row_avx512_amd64.h: R8 q, R9 scales, R10 sums, R11 blocks left.
 
 // Of one lane: shifts and masks that unpack scales and minima of 6 bits.
 DATA int8Shift6<>+0(SB)/8, $0x0000000000000000
@@ -123,22 +122,15 @@ DATA int8Right13<>+48(SB)/8, $0x0003000300030003
 DATA int8Right13<>+56(SB)/8, $0x0003000300030003
 GLOBL int8Right13<>(SB), RODATA|NOPTR, $64
 
-#define FOURS \
-	MOVQ int8Tile_w(DI), AX; \
-	MOVQ int8Tile_apartW(DI), R13; \
-	LEAQ (AX)(R13*1), BX; \
-	LEAQ (BX)(R13*1), CX; \
-	LEAQ (CX)(R13*1), DX; \
-	MOVQ int8Tile_dst(DI), R12; \
-	MOVQ int8Tile_apartDst(DI), R13; \
-	MOVQ int8Tile_ahead(DI), R15; \
+#define CONSTANTS \
+	START; \
 	MOVL $0x0f, R14; \
 	VPBROADCASTB R14, Z25; \
 	VMOVDQU32 int8Columns<>(SB), Y27; \
 	VBROADCASTI32X4 int8Halves<>(SB), Z26
 
 #define ROW \
-	VPXORD X24, X24, X24; \
+	FOUR; \
 	MOVQ int8Tile_q(DI), R8; \
 	MOVQ int8Tile_scale(DI), R9; \
 	MOVQ int8Tile_sums(DI), R10; \
@@ -146,29 +138,13 @@ GLOBL int8Right13<>(SB), RODATA|NOPTR, $64
 
 // NEXT goes on to the next block, of w bytes and q of activations, or to the next rows.
 #define NEXT(block, row, w, q, sums) \
-	ADDQ $w, AX; \
-	ADDQ $w, BX; \
-	ADDQ $w, CX; \
-	ADDQ $w, DX; \
+	ADVANCE(w); \
 	ADDQ $q, R8; \
 	ADDQ $4, R9; \
 	ADDQ $sums, R10; \
 	DECQ R11; \
 	JNZ block; \
-	VMOVSS X24, (R12); \
-	LEAQ (R12)(R13*2), R14; \
-	VEXTRACTPS $1, X24, (R12)(R13*1); \
-	VEXTRACTPS $2, X24, (R14); \
-	VEXTRACTPS $3, X24, (R14)(R13*1); \
-	ADDQ $4, R12; \
-	DECQ int8Tile_rows(DI); \
-	JNZ row
-
-// AHEAD prefetches a line of a row twice: into the second-level cache long before it is used, and
-// into the first shortly before. One without the other takes a fifth off the bytes a second.
-#define AHEAD(at, base) \
-	PREFETCHT1 at(base)(R15*4); \
-	PREFETCHT0 at(base)(R15*1)
+	STORE(row)
 
 // PRODUCTS sets P to the sums of four products of w (Z10 and Z11) and q at from, 64 of each, which
 // fit 16 bits: by lanes, four of Z10 before four of Z11. Z14 and Z15 are what the sums start at.
@@ -256,8 +232,7 @@ GLOBL int8Right13<>(SB), RODATA|NOPTR, $64
 
 // func int8Q4_KAVX512(a *int8Tile)
 TEXT ·int8Q4_KAVX512(SB), NOSPLIT, $0-8
-	MOVQ a+0(FP), DI
-	FOURS
+	CONSTANTS
 	CONSTANTS32
 row:
 	ROW
@@ -285,8 +260,7 @@ block:
 
 // func int8Q5_KAVX512(a *int8Tile)
 TEXT ·int8Q5_KAVX512(SB), NOSPLIT, $0-8
-	MOVQ a+0(FP), DI
-	FOURS
+	CONSTANTS
 	CONSTANTS32
 	MOVL $0x10, R14
 	VPBROADCASTB R14, Z22
@@ -332,8 +306,7 @@ block:
 // 256 bytes of q alternate with -32 times the sums of four q, which are what 32 less in each weight
 // adds.
 TEXT ·int8Q6_KAVX512(SB), NOSPLIT, $0-8
-	MOVQ a+0(FP), DI
-	FOURS
+	CONSTANTS
 	MOVL $0x30, R14
 	VPBROADCASTB R14, Z31
 	VMOVDQU64 int8Left42<>(SB), Z30
