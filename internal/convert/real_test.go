@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"math"
 	"os"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -13,8 +15,8 @@ import (
 	"github.com/lukv/lukv/tokenizer"
 )
 
-// TestRealModel compares a real model, made by scripts/real-model, with an
-// independent program that reads the same GGUF: Python, float64, the format's own
+// TestRealModel compares a real model, in its GGUF file or as a folder that
+// scripts/real-model makes of it, with an independent program that reads the file: Python, float64, the format's own
 // dequantiser, rotation of the rows as stored. Its figures are in
 // testdata/real.json: the ids of the beginning of the calibration narrative (from
 // the tokenizers package), their mean negative log-likelihood, the largest logits
@@ -22,7 +24,7 @@ import (
 func TestRealModel(t *testing.T) {
 	dir := os.Getenv("LUKV_REAL_MODEL")
 	if dir == "" {
-		t.Skip("LUKV_REAL_MODEL names no folder made by scripts/real-model")
+		t.Skip("LUKV_REAL_MODEL names no model of scripts/real-model")
 	}
 	data, err := os.ReadFile("testdata/real.json")
 	require.NoError(t, err)
@@ -51,14 +53,8 @@ func TestRealModel(t *testing.T) {
 	var last []float32
 	require.NoError(t, s.PrefillEach(t.Context(), want.IDs, func(i int, logits []float32) error {
 		if i+1 < len(want.IDs) {
-			most, sum := float64(logits[0]), 0.0
-			for _, x := range logits {
-				most = max(most, float64(x))
-			}
-			for _, x := range logits {
-				sum += math.Exp(float64(x) - most)
-			}
-			nll += most + math.Log(sum) - float64(logits[want.IDs[i+1]])
+			_, sum := logSum(logits)
+			nll += sum - float64(logits[want.IDs[i+1]])
 		}
 		last = append(last[:0], logits...)
 		return nil
@@ -83,4 +79,58 @@ func TestRealModel(t *testing.T) {
 		greedy = append(greedy, x.ID)
 	}
 	require.Equal(t, want.Greedy, greedy)
+}
+
+// TestRealModelInt8 bounds what 8-bit activations change in the file of the real model: the
+// divergence from products in f32.
+func TestRealModelInt8(t *testing.T) {
+	path := os.Getenv("LUKV_REAL_MODEL")
+	if !strings.HasSuffix(path, ".gguf") {
+		t.Skip("LUKV_REAL_MODEL names no GGUF file")
+	}
+	const tokens = 512
+	each := func(p model.Precision, visit func(i int, logits []float32)) {
+		m, err := model.Open(t.Context(), path, model.WithPrecision(p))
+		require.NoError(t, err)
+		defer m.Close()
+		tok, err := m.Tokenizer()
+		require.NoError(t, err)
+		s, err := m.NewSession(model.SessionOptions{})
+		require.NoError(t, err)
+		defer s.Close()
+		ids := tok.Encode(calibration.Narrative().Context, tokenizer.EncodeOptions{})[:tokens]
+		require.NoError(t, s.PrefillEach(t.Context(), ids, func(i int, logits []float32) error {
+			visit(i, logits)
+			return nil
+		}))
+	}
+	var exact [tokens][]float32
+	each(model.PrecisionF32, func(i int, logits []float32) { exact[i] = slices.Clone(logits) })
+	kl, same := 0.0, 0
+	each(model.PrecisionInt8, func(i int, logits []float32) {
+		pMost, pSum := logSum(exact[i])
+		qMost, qSum := logSum(logits)
+		for id, x := range exact[i] {
+			kl += math.Exp(float64(x)-pSum) * (float64(x) - pSum - float64(logits[id]) + qSum)
+		}
+		if pMost == qMost {
+			same++
+		}
+	})
+	t.Logf("%.6f nats a token from f32, the same first choice at %d of %d", kl/tokens, same, tokens)
+	require.Positive(t, kl)
+	require.Less(t, kl/tokens, 0.005)
+}
+
+// logSum returns the index of the largest logit, and the logarithm of the sum of exponentials.
+func logSum(logits []float32) (most int, sum float64) {
+	for i, x := range logits {
+		if x > logits[most] {
+			most = i
+		}
+	}
+	for _, x := range logits {
+		sum += math.Exp(float64(x - logits[most]))
+	}
+	return most, float64(logits[most]) + math.Log(sum)
 }
