@@ -1,6 +1,6 @@
-// What the routines for one row of activations share, int8Tile their argument: AX, BX, CX and DX are
-// the places in four rows of weights, R12 the first of their places in dst, R13 scratch, R15 the look-ahead,
-// X24 their results.
+// What the routines for one row of activations share. Those that take four rows of weights at a time
+// have in AX, BX, CX and DX the places in them, in R12 that of the first result in dst, in R15 the
+// look-ahead and in X24 the results so far; R13 and R14 are scratch.
 
 #define START \
 	MOVQ a+0(FP), DI; \
@@ -40,3 +40,16 @@
 #define AHEAD(at, base) \
 	PREFETCHT1 at(base)(R15*4); \
 	PREFETCHT0 at(base)(R15*1)
+
+// JOIN4 adds the elements of every lane of a, b, c and d; lane l of a becomes those of their
+// lanes l. t is overwritten.
+#define JOIN4(a, b, c, d, t) \
+	VPUNPCKHDQ b, a, t; \
+	VPUNPCKLDQ b, a, a; \
+	VPADDD t, a, a; \
+	VPUNPCKHDQ d, c, t; \
+	VPUNPCKLDQ d, c, c; \
+	VPADDD t, c, c; \
+	VPUNPCKHQDQ c, a, t; \
+	VPUNPCKLQDQ c, a, a; \
+	VPADDD t, a, a

@@ -230,6 +230,56 @@ GLOBL int8Right13<>(SB), RODATA|NOPTR, $64
 	VPXOR X14, X14, X14; \
 	VPXOR X15, X15, X15
 
+// func int8TurnAVX512(dst, q unsafe.Pointer, n int)
+//
+// n runs of 128 bytes: of every 64 the first 32, then of every 64 the last 32.
+TEXT ·int8TurnAVX512(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), DI
+	MOVQ q+8(FP), SI
+	MOVQ n+16(FP), CX
+run:
+	VMOVDQU (SI), Y0
+	VMOVDQU 32(SI), Y1
+	VINSERTI64X4 $1, 64(SI), Z0, Z0
+	VINSERTI64X4 $1, 96(SI), Z1, Z1
+	VMOVDQU64 Z0, (DI)
+	VMOVDQU64 Z1, 64(DI)
+	ADDQ $128, SI
+	ADDQ $128, DI
+	DECQ CX
+	JNZ run
+	VZEROUPPER
+	RET
+
+// func int8LessAVX512(dst, q unsafe.Pointer, n int)
+//
+// n runs of 256 bytes, each followed by -32 times the sums of four of them.
+TEXT ·int8LessAVX512(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), DI
+	MOVQ q+8(FP), SI
+	MOVQ n+16(FP), CX
+	MOVL $32, R12
+	VPBROADCASTB R12, Z25
+run:
+#define LESS(at) \
+	VMOVDQU64 at(SI), Z0; \
+	VPXOR X1, X1, X1; \
+	VPXOR X2, X2, X2; \
+	VPDPBUSD Z0, Z25, Z1; \
+	VPSUBD Z1, Z2, Z1; \
+	VMOVDQU64 Z0, at(DI); \
+	VMOVDQU64 Z1, (256+at)(DI)
+	LESS(0)
+	LESS(64)
+	LESS(128)
+	LESS(192)
+	ADDQ $256, SI
+	ADDQ $512, DI
+	DECQ CX
+	JNZ run
+	VZEROUPPER
+	RET
+
 // func int8Q4_KAVX512(a *int8Tile)
 TEXT ·int8Q4_KAVX512(SB), NOSPLIT, $0-8
 	CONSTANTS
