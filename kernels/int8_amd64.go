@@ -20,10 +20,10 @@ type int8Tile struct {
 	blocks int
 	ldw    uintptr // bytes from one row to the next
 
-	streams          int      // 4; of Q8_0, which adds to dst, also 1
-	apartW, apartDst uintptr  // bytes from one stream to the next
-	ahead            uintptr  // bytes, from use, of what is prefetched into the first-level cache; four times as many into the second
-	room             [64]byte // scales of four blocks
+	streams          int            // 4; of Q8_0, which adds to dst, also 1
+	apartW, apartDst uintptr        // bytes from one stream to the next
+	ahead            uintptr        // bytes, from use, of what is prefetched into the first-level cache; four times as many into the second
+	room             unsafe.Pointer // 64 bytes, of which the routines dispose
 }
 
 // multiply multiplies rows lo to hi-1 of w.
@@ -98,9 +98,10 @@ func (c CPU) int8Ahead(t tensor.Type) (ahead uintptr, streams int) {
 }
 
 // turn arranges row 0 of x in the order in which the routine for t reads it, in mem, of which it
-// takes at most 2·x.cols+2048 bytes.
+// takes at most 2·x.cols+2112 bytes, room among them.
 func (a *int8Tile) turn(t tensor.Type, x *int8Rows, mem []byte) (rest []byte) {
 	q, size := x.at(0, 0), x.cols
+	a.room, mem = unsafe.Pointer(&mem[0]), mem[64:]
 	a.q, a.sums = unsafe.Pointer(&mem[0]), x.at(0, x.sums32())
 	switch t {
 	case tensor.Q8_0:
@@ -175,11 +176,11 @@ func (c CPU) int8ByRow(dst []float32, x *int8Rows, w *Matrix, lo, hi, step int) 
 	a.ahead, a.streams = c.int8Ahead(w.Type)
 	s := scratches.Get().(*scratch)
 	defer scratches.Put(s)
-	room := unsafe.Slice((*byte)(unsafe.Pointer(&s.w)), 4*len(s.w))
-	if n := 2*x.cols + 2048 + ldw + w.Type.Bytes(step*block); n > len(room) {
-		room = make([]byte, n)
+	mem := unsafe.Slice((*byte)(unsafe.Pointer(&s.w)), 4*len(s.w))
+	if n := 2*x.cols + 2112 + ldw + w.Type.Bytes(step*block); n > len(mem) {
+		mem = make([]byte, n)
 	}
-	room = a.turn(w.Type, x, room)
+	mem = a.turn(w.Type, x, mem)
 	// The last step of a row may read beyond it, and so beyond the matrix.
 	rows := hi - lo
 	if rest := a.blocks % step; rest != 0 {
@@ -187,8 +188,8 @@ func (c CPU) int8ByRow(dst []float32, x *int8Rows, w *Matrix, lo, hi, step int) 
 	}
 	a.multiply(dst, w, lo, lo+rows)
 	for lo += rows; lo < hi; lo++ {
-		copy(room, w.Slice(lo, lo+1).Data)
+		copy(mem, w.Slice(lo, lo+1).Data)
 		a.streams = 1
-		a.multiply(dst[lo:], &Matrix{Type: w.Type, Rows: 1, Cols: w.Cols, Data: room}, 0, 1)
+		a.multiply(dst[lo:], &Matrix{Type: w.Type, Rows: 1, Cols: w.Cols, Data: mem}, 0, 1)
 	}
 }

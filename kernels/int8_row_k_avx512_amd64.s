@@ -8,7 +8,8 @@
 // with blocks of 256; see int8.go for the arithmetic. The chain of each row of weights is one
 // element of a vector.
 //
-// Registers, beside those of int8_row_avx512_amd64.h: R8 q, R9 scales, R10 sums, R11 blocks left.
+// Registers, beside those of int8_row_avx512_amd64.h: R8 q, R9 scales, R10 sums, R11 blocks left,
+// R13 room.
 
 // Of one lane: shifts and masks that unpack scales and minima of 6 bits.
 DATA int8Shift6<>+0(SB)/8, $0x0000000000000000
@@ -131,6 +132,7 @@ GLOBL int8Right13<>(SB), RODATA|NOPTR, $64
 
 #define ROW \
 	FOUR; \
+	MOVQ int8Tile_room(DI), R13; \
 	MOVQ int8Tile_q(DI), R8; \
 	MOVQ int8Tile_scale(DI), R9; \
 	MOVQ int8Tile_sums(DI), R10; \
@@ -179,7 +181,7 @@ GLOBL int8Right13<>(SB), RODATA|NOPTR, $64
 	VPSHUFD $0x84, Z0, Z2; \
 	VPSRLD $2, Z2, Z2; \
 	VPTERNLOGD $0xf8, Z29, Z2, Z1; \
-	VMOVDQU64 Z1, int8Tile_room(DI); \
+	VMOVDQU64 Z1, (R13); \
 	VPSHUFB Z28, Z1, Z3; \
 	VBROADCASTI32X4 (R10), Z2; \
 	VPMADDWD Z2, Z3, Z3; \
@@ -190,7 +192,7 @@ GLOBL int8Right13<>(SB), RODATA|NOPTR, $64
 
 // SCALED sets acc to the sums of P and Z2 by the scales of row i.
 #define SCALED(i, P, acc) \
-	VBROADCASTI32X4 (int8Tile_room+16*i)(DI), Z8; \
+	VBROADCASTI32X4 (16*i)(R13), Z8; \
 	VPSHUFB Z18, Z8, Z9; \
 	VPSHUFB Z19, Z8, Z8; \
 	VPMADDWD Z9, P, acc; \
