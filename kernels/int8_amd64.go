@@ -34,6 +34,7 @@ func (a *int8Tile) multiply(dst []float32, w *Matrix, lo, hi int) {
 		if a.rows = (hi - lo) / 4; a.rows > 0 && a.streams == 4 {
 			a.apartW, a.apartDst = uintptr(a.rows)*a.ldw, uintptr(4*a.rows)
 			lo += 4 * a.rows
+			int8BeginAVX512(a)
 		} else { // each row is taken alone, or four times
 			a.rows, a.streams, a.apartW, a.apartDst = hi-lo, 1, 0, 0
 			lo = hi
@@ -41,6 +42,9 @@ func (a *int8Tile) multiply(dst []float32, w *Matrix, lo, hi int) {
 		a.run(w.Type)
 	}
 }
+
+//go:noescape
+func int8BeginAVX512(a *int8Tile)
 
 //go:noescape
 func int8TurnAVX512(dst, q unsafe.Pointer, n int)

@@ -232,6 +232,24 @@ GLOBL int8Right13<>(SB), RODATA|NOPTR, $64
 	VPXOR X14, X14, X14; \
 	VPXOR X15, X15, X15
 
+// func int8BeginAVX512(a *int8Tile)
+//
+// Prefetches what AHEAD would have before the beginnings of four streams.
+TEXT ·int8BeginAVX512(SB), NOSPLIT, $0-8
+	START
+	FOUR
+	SHLQ $2, R15
+line:
+	PREFETCHT1 (AX)
+	PREFETCHT1 (BX)
+	PREFETCHT1 (CX)
+	PREFETCHT1 (DX)
+	ADVANCE(64)
+	SUBQ $64, R15
+	JG line
+	VZEROUPPER
+	RET
+
 // func int8TurnAVX512(dst, q unsafe.Pointer, n int)
 //
 // n runs of 128 bytes: of every 64 the first 32, then of every 64 the last 32.
