@@ -20,10 +20,10 @@ type int8Tile struct {
 	blocks int
 	ldw    uintptr // bytes from one row to the next
 
-	streams          int            // 4; of Q8_0, which adds to dst, also 1
+	streams          int            // 4, or of Q8_0 1; other types take a row four times instead
 	apartW, apartDst uintptr        // bytes from one stream to the next
 	ahead            uintptr        // bytes, from use, of what is prefetched into the first-level cache; four times as many into the second
-	room             unsafe.Pointer // 64 bytes, of which the routines dispose
+	room             unsafe.Pointer // 64 bytes of scratch
 }
 
 // multiply multiplies rows lo to hi-1 of w.
@@ -193,7 +193,6 @@ func (c CPU) int8ByRow(dst []float32, x *int8Rows, w *Matrix, lo, hi, step int) 
 	a.multiply(dst, w, lo, lo+rows)
 	for lo += rows; lo < hi; lo++ {
 		copy(mem, w.Slice(lo, lo+1).Data)
-		a.streams = 1
 		a.multiply(dst[lo:], &Matrix{Type: w.Type, Rows: 1, Cols: w.Cols, Data: mem}, 0, 1)
 	}
 }

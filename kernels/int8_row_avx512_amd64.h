@@ -53,3 +53,11 @@
 	VPUNPCKHQDQ c, a, t; \
 	VPUNPCKLQDQ c, a, a; \
 	VPADDD t, a, a
+
+// BYTES sets Z to 16 bytes of a block of each of four chains of eight blocks of w bytes. X and Y are
+// the low parts of Z.
+#define BYTES(at, w, base, X, Y, Z) \
+	VMOVDQU at(base), X; \
+	VINSERTI128 $1, (8*w+at)(base), Y, Y; \
+	VINSERTI32X4 $2, (16*w+at)(base), Z, Z; \
+	VINSERTI32X4 $3, (24*w+at)(base), Z, Z

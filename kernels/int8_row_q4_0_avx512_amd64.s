@@ -28,17 +28,6 @@ DATA int8EvenOdd<>+48(SB)/8, $0x0000000000000005
 DATA int8EvenOdd<>+56(SB)/8, $0x0000000000000007
 GLOBL int8EvenOdd<>(SB), RODATA|NOPTR, $64
 
-// The first scale of each chain, four times.
-DATA int8Firsts<>+0(SB)/8, $0x0000000000000000
-DATA int8Firsts<>+8(SB)/8, $0x0000000000000000
-DATA int8Firsts<>+16(SB)/8, $0x0000000800000008
-DATA int8Firsts<>+24(SB)/8, $0x0000000800000008
-DATA int8Firsts<>+32(SB)/8, $0x0000001000000010
-DATA int8Firsts<>+40(SB)/8, $0x0000001000000010
-DATA int8Firsts<>+48(SB)/8, $0x0000001800000018
-DATA int8Firsts<>+56(SB)/8, $0x0000001800000018
-GLOBL int8Firsts<>(SB), RODATA|NOPTR, $64
-
 // SCALES sets S to the scales of eight blocks, in every lane.
 #define SCALES(at, base, S) \
 	VMOVDQU64 at(base), S; \
@@ -54,14 +43,6 @@ GLOBL int8Firsts<>(SB), RODATA|NOPTR, $64
 	VMOVDQA32 Z9, K6, S; \
 	VMOVDQA32 Z10, K7, S; \
 	VMOVDQU16.Z S, K1, S
-
-// BYTES sets Z to 16 bytes of a block of each chain of a row; blocks have w bytes. X and Y are the low
-// parts of Z.
-#define BYTES(at, w, base, X, Y, Z) \
-	VMOVDQU at(base), X; \
-	VINSERTI128 $1, (8*w+at)(base), Y, Y; \
-	VINSERTI32X4 $2, (16*w+at)(base), Z, Z; \
-	VINSERTI32X4 $3, (24*w+at)(base), Z, Z
 
 // PRODUCTS sets acc to the sums of block k of each chain of a row.
 #define PRODUCTS(k, base, acc) \
@@ -101,50 +82,6 @@ GLOBL int8Firsts<>(SB), RODATA|NOPTR, $64
 	AHEAD(448, base); \
 	AHEAD(512, base); \
 	COLUMN((k+1))
-
-// func int8LanesAVX512(dst, q, scale unsafe.Pointer, n int)
-//
-// n steps of 32 blocks. For block k of all four chains, 256 bytes: the first 16 q of each, the last 16,
-// -8 times the sums of four and four of these, and the scales, each four times.
-TEXT ·int8LanesAVX512(SB), NOSPLIT, $0-32
-	MOVQ dst+0(FP), DI
-	MOVQ q+8(FP), SI
-	MOVQ scale+16(FP), BX
-	MOVQ n+24(FP), CX
-	MOVL $8, AX
-	VPBROADCASTB AX, Z25
-	MOVL $1, AX
-	VPBROADCASTD AX, Z26
-	VPXOR X9, X9, X9
-step:
-	VMOVDQU32 int8Firsts<>(SB), Z7
-	VMOVDQU32 (BX), Z10
-	VMOVDQU32 64(BX), Z11
-	MOVQ $8, DX
-column:
-	BYTES(0, 32, SI, X0, Y0, Z0)
-	BYTES(16, 32, SI, X1, Y1, Z1)
-	VPXOR X2, X2, X2
-	VPDPBUSD Z0, Z25, Z2
-	VPDPBUSD Z1, Z25, Z2
-	VPSUBD Z2, Z9, Z2
-	VMOVDQA32 Z7, Z3
-	VPERMI2PS Z11, Z10, Z3
-	VPADDD Z26, Z7, Z7
-	VMOVDQU32 Z0, (DI)
-	VMOVDQU32 Z1, 64(DI)
-	VMOVDQU32 Z2, 128(DI)
-	VMOVUPS Z3, 192(DI)
-	ADDQ $32, SI
-	ADDQ $256, DI
-	DECQ DX
-	JNZ column
-	ADDQ $768, SI
-	ADDQ $128, BX
-	DECQ CX
-	JNZ step
-	VZEROUPPER
-	RET
 
 // func int8Q4_0AVX512(a *int8Tile)
 TEXT ·int8Q4_0AVX512(SB), NOSPLIT, $0-8

@@ -5,7 +5,7 @@
 #include "int8_row_avx512_amd64.h"
 
 // The order of sixteen groups in chains: position 4·i + j is that of group 4·j + i. The
-// second says where DOTS8 leaves them.
+// second says where SUMS16 finds them.
 DATA int8Order<>+0(SB)/8, $0x0000000400000000
 DATA int8Order<>+8(SB)/8, $0x0000000c00000008
 DATA int8Order<>+16(SB)/8, $0x0000000500000001
@@ -16,15 +16,15 @@ DATA int8Order<>+48(SB)/8, $0x0000000700000003
 DATA int8Order<>+56(SB)/8, $0x0000000f0000000b
 GLOBL int8Order<>(SB), RODATA|NOPTR, $64
 
-DATA int8OrderDots8<>+0(SB)/8, $0x0000000200000000
-DATA int8OrderDots8<>+8(SB)/8, $0x0000000a00000008
-DATA int8OrderDots8<>+16(SB)/8, $0x0000000600000004
-DATA int8OrderDots8<>+24(SB)/8, $0x0000000e0000000c
-DATA int8OrderDots8<>+32(SB)/8, $0x0000000300000001
-DATA int8OrderDots8<>+40(SB)/8, $0x0000000b00000009
-DATA int8OrderDots8<>+48(SB)/8, $0x0000000700000005
-DATA int8OrderDots8<>+56(SB)/8, $0x0000000f0000000d
-GLOBL int8OrderDots8<>(SB), RODATA|NOPTR, $64
+DATA int8OrderSums<>+0(SB)/8, $0x0000000200000000
+DATA int8OrderSums<>+8(SB)/8, $0x0000000a00000008
+DATA int8OrderSums<>+16(SB)/8, $0x0000000600000004
+DATA int8OrderSums<>+24(SB)/8, $0x0000000e0000000c
+DATA int8OrderSums<>+32(SB)/8, $0x0000000300000001
+DATA int8OrderSums<>+40(SB)/8, $0x0000000b00000009
+DATA int8OrderSums<>+48(SB)/8, $0x0000000700000005
+DATA int8OrderSums<>+56(SB)/8, $0x0000000f0000000d
+GLOBL int8OrderSums<>(SB), RODATA|NOPTR, $64
 
 // One row of activations as 8-bit integers by rows of Q8_0, in the order of the file; see int8.go
 // for the arithmetic. Four rows are read side by side, a step of each in turn: with twice the bytes of other
@@ -35,44 +35,6 @@ GLOBL int8OrderDots8<>(SB), RODATA|NOPTR, $64
 // CX streams left, R15 the look-ahead, X24 the result so far, K2 the blocks of a step that exist. A
 // step reads beyond the row where fewer do, and gives them a term of -0, which changes no sum: a
 // factor is +0, the other -0.
-
-#define ROWS \
-	MOVQ int8Tile_dst(DI), DX; \
-	MOVQ int8Tile_w(DI), AX; \
-	MOVQ int8Tile_ahead(DI), R15; \
-	VPTERNLOGD $0xff, Z25, Z25, Z25; \
-	VPSLLD $31, Z25, Z23 // -0
-
-#define ROW \
-	XORL BX, BX; \
-	MOVQ int8Tile_q(DI), R8; \
-	MOVQ int8Tile_scale(DI), R9; \
-	MOVQ int8Tile_sums(DI), R10; \
-	MOVQ int8Tile_blocks(DI), R11
-
-#define STEP \
-	MOVQ int8Tile_streams(DI), CX; \
-	LEAQ (AX)(BX*1), SI; \
-	MOVQ DX, R14
-
-// NEXT goes on to the next stream, step or row. A step has blocks blocks, and as many bytes of w,
-// q, scales and sums.
-#define NEXT(stream, step, row, blocks, w, q, scales, sums) \
-	VMOVSS X24, (R14); \
-	ADDQ int8Tile_apartW(DI), SI; \
-	ADDQ int8Tile_apartDst(DI), R14; \
-	DECQ CX; \
-	JNZ stream; \
-	ADDQ $w, BX; \
-	ADDQ $q, R8; \
-	ADDQ $scales, R9; \
-	ADDQ $sums, R10; \
-	SUBQ $blocks, R11; \
-	JG step; \
-	ADDQ int8Tile_ldw(DI), AX; \
-	ADDQ $4, DX; \
-	DECQ int8Tile_rows(DI); \
-	JNZ row
 
 // CHAIN16 continues X24 by the sums Z0 of sixteen groups of 32, whose scales of w are Z1, both
 // in the order of int8Order. Z22 is that order; X21 is [+0, …] or, for the chain of the second
@@ -121,33 +83,39 @@ GLOBL int8OrderDots8<>(SB), RODATA|NOPTR, $64
 	VPERMD (R10), Z22, Z2; \
 	VPADDD Z2, Z0, Z0
 
-// MASK16 sets K2 to the groups that exist, in the order of int8Order, and X21.
-#define MASK16(whole) \
-	VPXORD X21, X21, X21; \
-	CMPQ R11, $16; \
-	KXNORW K2, K2, K2; \
-	JGE whole; \
-	VPBROADCASTD R11, Z21; \
-	VPCMPUD $1, Z21, Z22, K2; \
-	VPXORD X21, X21, X21; \
-	CMPQ R11, $8; \
-	JGT whole; \
-	VPSLLDQ $8, X23, X21
-
 // func int8Q8_0AVX512(a *int8Tile)
 TEXT ·int8Q8_0AVX512(SB), NOSPLIT, $0-8
 	MOVQ a+0(FP), DI
-	ROWS
+	MOVQ int8Tile_dst(DI), DX
+	MOVQ int8Tile_w(DI), AX
+	MOVQ int8Tile_ahead(DI), R15
+	VPTERNLOGD $0xff, Z25, Z25, Z25
+	VPSLLD $31, Z25, Z23 // -0
 	MOVL $0x80, R12
 	VPBROADCASTB R12, Z25
 	VMOVDQU64 int8Order<>(SB), Z22
-	VMOVDQU64 int8OrderDots8<>(SB), Z20
+	VMOVDQU64 int8OrderSums<>(SB), Z20
 row:
-	ROW
+	XORL BX, BX
+	MOVQ int8Tile_q(DI), R8
+	MOVQ int8Tile_scale(DI), R9
+	MOVQ int8Tile_sums(DI), R10
+	MOVQ int8Tile_blocks(DI), R11
 step:
-	MASK16(whole)
+	VPXORD X21, X21, X21
+	KXNORW K2, K2, K2
+	CMPQ R11, $16
+	JGE whole
+	VPBROADCASTD R11, Z21
+	VPCMPUD $1, Z21, Z22, K2
+	VPXORD X21, X21, X21
+	CMPQ R11, $8
+	JGT whole
+	VPSLLDQ $8, X23, X21
 whole:
-	STEP
+	MOVQ int8Tile_streams(DI), CX
+	LEAQ (AX)(BX*1), SI
+	MOVQ DX, R14
 stream:
 	VMOVSS (R14), X24
 #define DOTS(at, from, acc) \
@@ -195,6 +163,20 @@ stream:
 	VINSERTI128 $1, X2, Y1, Y1
 	VCVTPH2PS Y1, Z1
 	CHAIN16
-	NEXT(stream, step, row, 16, 544, 512, 64, 64)
+	VMOVSS X24, (R14)
+	ADDQ int8Tile_apartW(DI), SI
+	ADDQ int8Tile_apartDst(DI), R14
+	DECQ CX
+	JNZ stream
+	ADDQ $544, BX
+	ADDQ $512, R8
+	ADDQ $64, R9
+	ADDQ $64, R10
+	SUBQ $16, R11
+	JG step
+	ADDQ int8Tile_ldw(DI), AX
+	ADDQ $4, DX
+	DECQ int8Tile_rows(DI)
+	JNZ row
 	VZEROUPPER
 	RET

@@ -12,12 +12,13 @@ import (
 
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/model/calibration"
+	"github.com/lukv/lukv/model/sampling"
 	"github.com/lukv/lukv/tokenizer"
 )
 
 // TestRealModel compares a real model, in its GGUF file or as a folder that
-// scripts/real-model makes of it, with an independent program that reads the file: Python, float64, the format's own
-// dequantiser, rotation of the rows as stored. Its figures are in
+// scripts/real-model makes of it, with an independent program that reads the file:
+// Python, float64, the format's own dequantiser, rotation of the rows as stored. Its figures are in
 // testdata/real.json: the ids of the beginning of the calibration narrative (from
 // the tokenizers package), their mean negative log-likelihood, the largest logits
 // after them, and a greedy continuation.
@@ -53,8 +54,7 @@ func TestRealModel(t *testing.T) {
 	var last []float32
 	require.NoError(t, s.PrefillEach(t.Context(), want.IDs, func(i int, logits []float32) error {
 		if i+1 < len(want.IDs) {
-			_, sum := logSum(logits)
-			nll += sum - float64(logits[want.IDs[i+1]])
+			nll -= sampling.LogProb(logits, want.IDs[i+1])
 		}
 		last = append(last[:0], logits...)
 		return nil
@@ -108,29 +108,12 @@ func TestRealModelInt8(t *testing.T) {
 	each(model.PrecisionF32, func(i int, logits []float32) { exact[i] = slices.Clone(logits) })
 	kl, same := 0.0, 0
 	each(model.PrecisionInt8, func(i int, logits []float32) {
-		pMost, pSum := logSum(exact[i])
-		qMost, qSum := logSum(logits)
-		for id, x := range exact[i] {
-			kl += math.Exp(float64(x)-pSum) * (float64(x) - pSum - float64(logits[id]) + qSum)
-		}
-		if pMost == qMost {
+		kl += sampling.Divergence(exact[i], logits)
+		if exact[i][slices.Index(logits, slices.Max(logits))] == slices.Max(exact[i]) {
 			same++
 		}
 	})
 	t.Logf("%.6f nats a token from f32, the same first choice at %d of %d", kl/tokens, same, tokens)
 	require.Positive(t, kl)
 	require.Less(t, kl/tokens, 0.005)
-}
-
-// logSum returns the index of the largest logit, and the logarithm of the sum of exponentials.
-func logSum(logits []float32) (most int, sum float64) {
-	for i, x := range logits {
-		if x > logits[most] {
-			most = i
-		}
-	}
-	for _, x := range logits {
-		sum += math.Exp(float64(x - logits[most]))
-	}
-	return most, float64(logits[most]) + math.Log(sum)
 }
