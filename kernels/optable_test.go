@@ -126,7 +126,7 @@ func TestOpTable(t *testing.T) {
 				for _, c := range streamingVariants(o.name) {
 					for wi, w := range o.ways {
 						places := testmem.Places
-						if wi > 0 || c.Streaming != streamNear {
+						if wi > 0 || c.Streaming != streamNear || c == (CPU{}) { // Go checks its own bounds
 							places = places[:1]
 						}
 						for _, p := range places {
@@ -153,6 +153,9 @@ func TestOpTable(t *testing.T) {
 // SlowDot that makes a difference for an operation.
 func streamingVariants(name string) (all []CPU) {
 	sets, many := Variants(), strings.HasPrefix(name, "MatMul") || strings.HasPrefix(name, "Attention")
+	if testing.Short() && len(sets) > 1 {
+		sets = sets[1:] // the first way of the portable functions is compared with its record
+	}
 	switch last := sets[len(sets)-1]; {
 	case last.AVX512BF16 && many:
 		last.SlowDot = !last.SlowDot
@@ -199,11 +202,11 @@ func runOp(t *testing.T, where string, args []operand, data, want []mem, p testm
 // diff describes how got differs from want. It returns "" if all elements have the
 // same bits (any NaN equals any other).
 func diff(t tensor.Type, want, got mem) string {
-	if t.Quantised() {
-		if !bytes.Equal(want, got) {
-			return "the blocks differ"
-		}
+	if bytes.Equal(want, got) {
 		return ""
+	}
+	if t.Quantised() {
+		return "the blocks differ"
 	}
 	var lines []string
 	bad, n := 0, len(want)/t.Bytes(1)

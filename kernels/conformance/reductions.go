@@ -33,6 +33,7 @@ func normOf(x []float32, norm int) (sum float64) {
 
 // reductions computes every reduction over the entries of ragged caches.
 func (s *suite) reductions(t *testing.T) {
+	nth := 0
 	for _, c := range s.attentionCases() {
 		uneven := c.l.HeadDim%8 != 0 // halves of a key in the same eight elements
 		if c.bf16 || c.window > 0 || len(c.entries) > 1 && !uneven {
@@ -46,13 +47,21 @@ func (s *suite) reductions(t *testing.T) {
 				s.unrotated(t, p, a, 0, 0)
 				return
 			}
-			s.reduce(t, r, p, a)
+			s.reduce(t, r, p, a, nth)
+			nth++
 		})
 	}
 }
 
-func (s *suite) reduce(t *testing.T, r *rig, p *pass, a kernels.Attention) {
+func (s *suite) reduce(t *testing.T, r *rig, p *pass, a kernels.Attention, nth int) {
 	ctx, heads, group, d := t.Context(), p.caches[0].heads, p.heads/p.kv, p.l.HeadDim
+	entries := make([][][2][]float32, len(heads)) // keys and values
+	for h, x := range heads {
+		for e := range x.entries {
+			key, value := x.entry(p.l, e)
+			entries[h] = append(entries[h], [2][]float32{key, value})
+		}
+	}
 	// each compares results per head, or per query head, with those of every entry.
 	each := func(what string, got [][]float32, err error, queries bool, want func(q int, key, value []float32) (x, bound float64)) {
 		t.Helper()
@@ -67,9 +76,8 @@ func (s *suite) reduce(t *testing.T, r *rig, p *pass, a kernels.Attention) {
 		for q, row := range got {
 			x := heads[q/per]
 			all, bounds := make([]float64, x.entries), make([]float64, x.entries)
-			for e := range x.entries {
-				key, value := x.entry(p.l, e)
-				all[e], bounds[e] = want(q, key, value)
+			for e, kv := range entries[q/per] {
+				all[e], bounds[e] = want(q, kv[0], kv[1])
 			}
 			near(t, fmt.Sprintf("%s, row %d", what, q), all, row, func(i int) float64 { return bounds[i] })
 		}
@@ -83,10 +91,10 @@ func (s *suite) reduce(t *testing.T, r *rig, p *pass, a kernels.Attention) {
 	means := make([][]float32, len(heads))
 	for h, x := range heads {
 		sum := make([]float64, d)
-		for e := range x.entries {
-			key, _ := x.entry(p.l, e)
-			for i, v := range key {
-				sum[i] += float64(v) / length(key)
+		for _, kv := range entries[h] {
+			n := length(kv[0])
+			for i, v := range kv[0] {
+				sum[i] += float64(v) / n
 			}
 		}
 		for _, v := range sum {
@@ -98,11 +106,14 @@ func (s *suite) reduce(t *testing.T, r *rig, p *pass, a kernels.Attention) {
 		return dot(key, means[h]) / (length(key) * length(means[h])), 1e-5
 	})
 
+	// Every type of weights is tried with the first kind of pages, floats and one further
+	// type with each other.
 	width := p.heads * d
-	for _, wt := range s.types {
-		if width%wt.Block() != 0 {
-			continue
-		}
+	types := slices.DeleteFunc(slices.Clone(s.types), func(wt tensor.Type) bool { return width%wt.Block() != 0 })
+	if nth > 0 {
+		types = []tensor.Type{types[0], types[nth%len(types)]}
+	}
+	for _, wt := range types {
 		projection := r.weights("projection", testnum.Plain, wt, 37, width, false)
 		w, wide := projection.W, projection.wide
 		for norm := 1; norm <= 2; norm++ {
