@@ -71,8 +71,10 @@ lint:
 	$(GO) vet ./...
 	$(GO) run $(STATICCHECK) ./...
 
+SYSTEMS ?= linux/arm64 darwin/arm64 windows/amd64 linux/riscv64 linux/386 linux/arm
+
 cross:
-	for system in linux/arm64 darwin/arm64 windows/amd64 linux/riscv64 linux/386 linux/arm; do \
+	for system in $(SYSTEMS); do \
 		export GOOS=$${system%/*} GOARCH=$${system#*/}; \
 		$(GO) build ./... && $(GO) list -export -tags novulkan -f "" ./cmd/lukv >/dev/null || exit 1; \
 	done

@@ -8,7 +8,6 @@ import (
 
 	"github.com/lukv/lukv/examples/device"
 	"github.com/lukv/lukv/internal/testnum"
-	"github.com/lukv/lukv/internal/testqemu"
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/kernels/conformance"
 	"github.com/lukv/lukv/lukv"
@@ -23,9 +22,6 @@ func TestConformance(t *testing.T) {
 		Exact: true, Allocates: true,
 	})
 }
-
-// TestARM64 runs the suite as an arm64 program.
-func TestARM64(t *testing.T) { testqemu.ARM64(t, ".", "-test.short", "-test.run=TestConformance") }
 
 // TestModels runs models on the driver, opened by its name: their logits have the bits of the
 // processor, which are compared with those of reference implementations in package model.
