@@ -98,13 +98,14 @@ func TestForeignLimits(t *testing.T) {
 		base    object
 		refused []string
 		own     map[string]any // what makes the refused ones harmless
+		limit   string
 	}{
 		"/v1/chat/completions": {object{"messages": hello},
 			[]string{"max_new_tokens", "n_predict", "max_output_tokens", "stop_sequences", "thinking_budget", "reasoning_budget", "thinking", "enable_thinking"},
-			object{"max_completion_tokens": 3, "stop": "zzz", "chat_template_kwargs": object{"enable_thinking": false}}},
-		"/v1/completions": {object{"prompt": "hello"}, []string{"max_new_tokens", "max_completion_tokens", "n_predict", "stop_strings"}, object{"max_tokens": 3, "stop": "zzz"}},
-		"/v1/messages":    {object{"messages": hello, "max_tokens": 3}, []string{"stop", "stop_strings", "thinking_budget"}, object{"stop_sequences": []string{"zzz"}, "thinking": object{"type": "disabled"}}},
-		"/v1/responses":   {object{"input": "hello"}, []string{"max_completion_tokens", "n_predict", "stop", "stop_sequences", "reasoning_budget"}, nil},
+			object{"max_completion_tokens": 3, "stop": "zzz", "chat_template_kwargs": object{"enable_thinking": false}}, "max_completion_tokens"},
+		"/v1/completions": {object{"prompt": "hello"}, []string{"max_new_tokens", "max_completion_tokens", "n_predict", "stop_strings"}, object{"max_tokens": 3, "stop": "zzz"}, "max_tokens"},
+		"/v1/messages":    {object{"messages": hello, "max_tokens": 3}, []string{"stop", "stop_strings", "thinking_budget"}, object{"stop_sequences": []string{"zzz"}, "thinking": object{"type": "disabled"}}, "max_tokens"},
+		"/v1/responses":   {object{"input": "hello"}, []string{"max_completion_tokens", "n_predict", "stop", "stop_sequences", "reasoning_budget"}, nil, "max_output_tokens"},
 	} {
 		for _, field := range test.refused {
 			r := object{"model": "needle/llama", field: 3}
@@ -116,7 +117,7 @@ func TestForeignLimits(t *testing.T) {
 			status, text, _ = ts.do(t, "POST", path, mustJSON(t, r))
 			require.Equal(t, test.own != nil, status == http.StatusOK, "%s %s: %s", path, field, text)
 		}
-		r := object{"model": "needle/llama", "n_predict": -1, "thinking_budget": nil, "stop_strings": []string{}}
+		r := object{"model": "needle/llama", test.limit: 3, "n_predict": -1, "thinking_budget": nil, "stop_strings": []string{}}
 		maps.Copy(r, test.base)
 		status, text, _ := ts.do(t, "POST", path, mustJSON(t, r))
 		require.Equal(t, http.StatusOK, status, "%s: %s", path, text)
