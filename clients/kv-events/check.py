@@ -33,9 +33,12 @@ class Router:
 
     def __init__(self):
         self.next, self.blocks = None, {}
+        self.whole = True  # heard from the first batch on
 
     def hear(self, seq, payload):
-        if self.next is not None:
+        if self.next is None:
+            self.whole = seq == 0
+        else:
             assert seq == self.next, f"batch {seq} comes behind {self.next - 1}"
         self.next = seq + 1
         time, events, rank = msgpack.unpackb(payload)
@@ -51,7 +54,8 @@ class Router:
                         parent = name
                 case ["BlockRemoved", hashes, "GPU"]:
                     for name in hashes:
-                        del self.blocks[name]
+                        assert name in self.blocks or not self.whole
+                        self.blocks.pop(name, None)
                 case ["AllBlocksCleared"]:
                     self.blocks.clear()
                 case _:
