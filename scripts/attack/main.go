@@ -3,6 +3,9 @@
 //
 //	go build -o ../../bin/lukv ../../cmd/lukv && go run . -lukv ../../bin/lukv -for 5m
 //
+// The default model answers faster than tokens can be told apart; the bound on their times means
+// something from some hundred million parameters on (-model FILE).
+//
 // As root on Linux the server runs in a memory control group of -memory bytes; elsewhere
 // only the largest resident size is compared with it. The server listens on loopback. One
 // client sends ordinary requests throughout, another stores documents; both use keys of
