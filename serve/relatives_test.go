@@ -98,7 +98,7 @@ func TestForeignLimits(t *testing.T) {
 		base    object
 		refused []string
 		own     map[string]any // what makes the refused ones harmless
-		limit   string
+		limit   string         // the endpoint's own field for an answer's length
 	}{
 		"/v1/chat/completions": {object{"messages": hello},
 			[]string{"max_new_tokens", "n_predict", "max_output_tokens", "stop_sequences", "thinking_budget", "reasoning_budget", "thinking", "enable_thinking"},

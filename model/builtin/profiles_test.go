@@ -45,6 +45,7 @@ func TestProfilesAreMadeByThisCode(t *testing.T) {
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
 	require.Equal(t, len(files), len(more), "one of each objective")
+	made := map[string]bool{} // objectives
 	for _, file := range append(files, more...) {
 		objective, embedded := lukv.ObjectiveUtility, Profile
 		if path.Dir(file) != "profiles" {
@@ -55,6 +56,7 @@ func TestProfilesAreMadeByThisCode(t *testing.T) {
 		if !few && os.Getenv("LUKV_ALL_PROFILES") == "" {
 			continue
 		}
+		made[objective] = true
 		t.Run(objective+"/"+name, func(t *testing.T) {
 			metric := lukv.MetricConfig{Name: name}
 			want, err := embedded(metric)
@@ -85,4 +87,5 @@ func TestProfilesAreMadeByThisCode(t *testing.T) {
 			require.Zero(t, differ, "budgets that differ")
 		})
 	}
+	require.Len(t, made, 2)
 }
