@@ -127,16 +127,16 @@ func TestBodiesAreCounted(t *testing.T) {
 // TestAnswersAreCounted: an answer that is collected takes no more memory than there is,
 // in every format, and one that is streamed and read does not need it.
 func TestAnswersAreCounted(t *testing.T) {
-	ts := start(t, Options{Requests: engine.NewAccount(1 << 20)}, engine.Options{})
+	ts := start(t, Options{Requests: engine.NewAccount(1 << 18)}, engine.Options{})
 	for path, r := range map[string]object{
-		"/v1/chat/completions": ask("x", object{"max_tokens": 300, "ignore_eos": true, "n": 4, "logprobs": true, "top_logprobs": 20}),
-		"/v1/completions":      {"prompt": "x", "max_tokens": 300, "ignore_eos": true, "n": 4, "logprobs": 20},
-		"/v1/responses":        {"input": "x", "max_output_tokens": 900, "ignore_eos": true, "include": []string{"message.output_text.logprobs"}, "top_logprobs": 20},
+		"/v1/chat/completions": ask("x", object{"max_tokens": 80, "ignore_eos": true, "n": 4, "logprobs": true, "top_logprobs": 20}),
+		"/v1/completions":      {"prompt": "x", "max_tokens": 80, "ignore_eos": true, "n": 4, "logprobs": 20},
+		"/v1/responses":        {"input": "x", "max_output_tokens": 240, "ignore_eos": true, "include": []string{"message.output_text.logprobs"}, "top_logprobs": 20},
 	} {
 		r["model"] = "needle/llama"
 		status, text, _ := ts.do(t, "POST", path, mustJSON(t, r))
 		require.Equal(t, 503, status, "%s: %.300s", path, text)
-		require.Contains(t, text, "the limit is 524288")
+		require.Contains(t, text, "the limit is 131072")
 		require.Zero(t, ts.s.account.used)
 		if path != "/v1/responses" { // its last event repeats the answer
 			require.NotEmpty(t, ts.lines(t, path, r))
@@ -160,10 +160,10 @@ func (w *stuckWriter) Write(p []byte) (int, error) {
 func TestSlowReader(t *testing.T) {
 	ts := start(t, Options{}, engine.Options{MaxRunning: 2})
 	for path, r := range map[string]object{
-		"/v1/chat/completions": ask("x", object{"max_tokens": 300, "ignore_eos": true, "n": 2, "logprobs": true, "top_logprobs": 5}),
-		"/v1/completions":      {"prompt": "x", "max_tokens": 300, "ignore_eos": true, "n": 2, "logprobs": 5},
-		"/v1/messages":         {"messages": []object{{"role": "user", "content": "x"}}, "max_tokens": 600, "ignore_eos": true},
-		"/v1/responses":        {"input": "x", "max_output_tokens": 600, "ignore_eos": true},
+		"/v1/chat/completions": ask("x", object{"max_tokens": 150, "ignore_eos": true, "n": 2, "logprobs": true, "top_logprobs": 5}),
+		"/v1/completions":      {"prompt": "x", "max_tokens": 150, "ignore_eos": true, "n": 2, "logprobs": 5},
+		"/v1/messages":         {"messages": []object{{"role": "user", "content": "x"}}, "max_tokens": 300, "ignore_eos": true},
+		"/v1/responses":        {"input": "x", "max_output_tokens": 300, "ignore_eos": true},
 	} {
 		r["model"], r["stream"] = "needle/llama", true
 		w := &stuckWriter{httptest.NewRecorder(), make(chan struct{})}

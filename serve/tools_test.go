@@ -383,7 +383,7 @@ func TestToolFamilies(t *testing.T) {
 	} {
 		t.Run(test.token, func(t *testing.T) {
 			ts := family(t, test.template, test.token)
-			r := ask("Hello", object{"tools": []object{weather, now}, "tool_choice": "required", "temperature": 1.0, "max_tokens": 90})
+			r := ask("Hello", object{"tools": []object{weather, now}, "tool_choice": "required", "temperature": 1.0, "max_tokens": 60})
 			answer := ts.agree(t, r)[0]
 			require.NotEmpty(t, answer.Message.Calls)
 			for _, call := range answer.Message.Calls {
