@@ -156,15 +156,6 @@ func (s *Session) dropAhead() error {
 	return nil
 }
 
-// dropWindows gives up the entries that no window reaches any more.
-func (s *Session) dropWindows() {
-	for at, win := range s.m.cfg.Windows {
-		if win > 0 {
-			s.cache.DropBefore(at, int32(s.pos-s.slack-win+1))
-		}
-	}
-}
-
 // Lookup decoding exploits that what an answer quotes is already there. After every
 // token the session looks for the longest run of its last tokens that occurred before,
 // in the prompt or in the answer; what came next there is the draft of what comes next

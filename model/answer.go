@@ -65,8 +65,8 @@ func (a *Answer) run(ctx context.Context, question []int32, o MeasureOptions) er
 	}
 	c := a.s.m.cfg
 	a.queries = make([]*lukv.QueryWindow, c.Layers)
-	for at, window := range c.Windows {
-		if window == 0 {
+	for at := range c.Layers {
+		if c.Ragged(at) {
 			a.queries[at] = lukv.NewQueryWindow(c.Heads, c.HeadDim, len(answer))
 		}
 	}

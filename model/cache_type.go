@@ -95,11 +95,11 @@ func largestElement(t tensor.Tensor) float64 {
 }
 
 // entryBytes returns the size of a key and a value, scales included; if it differs between
-// layers, the mean over those without a sliding window, rounded up.
+// layers, the mean over ragged ones, rounded up.
 func (m *Model) entryBytes(o *SessionOptions) int {
 	cache, sum, layers := m.cacheOptions(o, false), 0, 0
-	for at, window := range m.cfg.Windows {
-		if window == 0 {
+	for at := range m.cfg.Layers {
+		if m.cfg.Ragged(at) {
 			l := cache.Layout(at)
 			sum += l.KeyBytes() + l.ValueBytes()
 			layers++

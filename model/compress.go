@@ -84,7 +84,7 @@ func (s *Session) choose(ctx context.Context, span Span, comp *compression) ([][
 	defer f.Close()
 	f.comp, f.notes = comp, nil
 	job := comp.begin(f, span.From, s.tokens[span.From:span.To])
-	job.decideOnly, job.partial = true, job.partial || s.evicted(span.To)
+	job.decideOnly, job.partial = true, job.partial || s.lacking(Span{To: span.To}) != nil
 	defer job.release()
 	if err := job.prepare(); err != nil {
 		return nil, nil, err
@@ -141,7 +141,7 @@ func (s *Session) rewindForReplay(j *layerCompressor) (first int, err error) {
 		repeats = repeats || needs.Repeat.Chunk > 0
 	}
 	if first == j.end() && !repeats { // windows may have moved on
-		return first, s.dropBehind(j.end())
+		return first, s.dropFrom(j.end())
 	}
 	if err := s.cache.Truncate(int32(first)); err != nil {
 		return 0, fmt.Errorf("%w: %s looks at what tokens %d to %d ask for, which cannot be computed again: %w",
@@ -149,39 +149,6 @@ func (s *Session) rewindForReplay(j *layerCompressor) (first int, err error) {
 	}
 	s.pos = first
 	return first, nil
-}
-
-// dropBehind gives up the entries at position end and above in layers without a
-// window.
-func (s *Session) dropBehind(end int) error {
-	for at, window := range s.m.cfg.Windows {
-		for h := 0; h < s.m.cfg.KVHeads && window == 0; h++ {
-			var stay []int32
-			for i, p := range s.cache.Positions(at, h, nil) {
-				if int(p) < end {
-					stay = append(stay, int32(i))
-				}
-			}
-			if err := s.cache.Keep(at, h, stay); err != nil {
-				return err
-			}
-		}
-	}
-	s.pos = end
-	return nil
-}
-
-// evicted reports whether any head of a layer without a window lacks an entry before
-// position end.
-func (s *Session) evicted(end int) bool {
-	for at, window := range s.m.cfg.Windows {
-		for h := 0; h < s.m.cfg.KVHeads && window == 0; h++ {
-			if n, _ := slices.BinarySearch(s.cache.Positions(at, h, nil), int32(end)); n < end {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // replay runs the tokens from position first on through s, a fork of the session
@@ -274,7 +241,7 @@ func (s *Session) restoreLayers(from *Session, span Span) error {
 	if err := old.Close(); err != nil {
 		return err
 	}
-	return s.dropBehind(span.To)
+	return s.dropFrom(span.To)
 }
 
 // keepOf evicts all entries of a span except those in the given slots of it, [L][K]; a

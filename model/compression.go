@@ -41,8 +41,8 @@ func newCompression(m *Model, o SessionOptions) (*compression, error) {
 	}
 	c := m.cfg
 	shape := lukv.CacheShape{Layers: c.Layers, KVHeads: c.KVHeads, BytesPerEntry: m.entryBytes(&o)}
-	for at, w := range c.Windows {
-		if w > 0 {
+	for at := range c.Layers {
+		if !c.Ragged(at) {
 			if shape.Excluded == nil {
 				shape.Excluded = make([]bool, c.Layers)
 			}
@@ -110,7 +110,7 @@ func (c *compression) reset() {
 	cfg := c.m.cfg
 	c.decode = make([]*lukv.DecodeLayer, cfg.Layers)
 	for at := range c.decode {
-		if cfg.Windows[at] == 0 {
+		if cfg.Ragged(at) {
 			c.decode[at] = c.plan.Decoding().NewLayer(cfg.Heads, cfg.KVHeads, cfg.HeadDim)
 		}
 	}

@@ -331,7 +331,7 @@ func (d *deviceRun) attend(at int) {
 
 // wantsWeights reports whether a watcher wants the attention weights of a layer.
 func (d *deviceRun) wantsWeights(at int) bool {
-	return d.m.cfg.Windows[at] == 0 && slices.ContainsFunc(d.spans, func(g span) bool {
+	return d.m.cfg.Ragged(at) && slices.ContainsFunc(d.spans, func(g span) bool {
 		return g.watch != nil && g.watch.wantsWeights(at)
 	})
 }

@@ -62,7 +62,7 @@ func (s *Session) slotsOf(kept [][][]int32) ([][][]int32, error) {
 		switch {
 		case layer == nil:
 			continue
-		case c.Windows[at] > 0:
+		case !c.Ragged(at):
 			return nil, fmt.Errorf("layer %d: found a choice for a layer with a sliding window, expected none", at)
 		case len(layer) != c.KVHeads:
 			return nil, fmt.Errorf("layer %d: found %d kv heads, expected %d", at, len(layer), c.KVHeads)

@@ -108,7 +108,7 @@ func (s *Session) probeLoss(ctx context.Context, span Span, o LossOptions) (*Los
 	return p, nil
 }
 
-// holdsWhole returns an error unless the layers without a window hold a span whole.
+// holdsWhole returns an error unless the ragged layers hold a span whole.
 func (s *Session) holdsWhole(span Span) error {
 	switch {
 	case span.From < 0 || span.To < span.From || span.To > s.pos:
@@ -116,17 +116,7 @@ func (s *Session) holdsWhole(span Span) error {
 	case s.renumbered:
 		return errors.New("the session's positions were renumbered")
 	}
-	for at, window := range s.m.cfg.Windows {
-		for h := 0; h < s.m.cfg.KVHeads && window == 0; h++ {
-			positions := s.cache.Positions(at, h, nil)
-			from, _ := slices.BinarySearch(positions, int32(span.From))
-			to, _ := slices.BinarySearch(positions, int32(span.To))
-			if to-from != span.To-span.From {
-				return fmt.Errorf("%w: layer %d, KV head %d holds %d of its entries, expected all of them", ErrNotObserved, at, h, to-from)
-			}
-		}
-	}
-	return nil
+	return s.lacking(span)
 }
 
 // newLossProbe returns a probe without passages for a span of tokens.

@@ -41,7 +41,7 @@ func (ob *Observation) Measure(ctx context.Context) (*Measurement, error) {
 	}
 	defer m.release()
 	for at := range c.Layers {
-		if c.Windows[at] > 0 {
+		if !c.Ragged(at) {
 			continue
 		}
 		if err := ctx.Err(); err != nil {

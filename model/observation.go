@@ -172,7 +172,7 @@ func (ob *Observation) aside() int { return ob.repetition.rows() }
 
 func (ob *Observation) watch(r *run, at int) (w *watcher, err error) {
 	ob.running = r
-	if ob.s.m.cfg.Windows[at] == 0 {
+	if ob.s.m.cfg.Ragged(at) {
 		needs := ob.needs
 		needs.Hidden = min(needs.Hidden, len(ob.tokens))
 		ob.layers[at], err = r.collect(ob.s, at, len(ob.tokens), needs, 0, ob.metrics, needs.Window, true, nil, nil)

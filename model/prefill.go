@@ -464,9 +464,7 @@ func (f *prefillState) through(ctx context.Context, rows int) error {
 		return err
 	}
 	f.from += n
-	if win := s.m.cfg.Windows[f.at]; win > 0 {
-		s.cache.DropBefore(f.at, int32(f.start+f.from-win+1))
-	}
+	s.dropWindow(f.at, f.start+f.from)
 	f.progress(n)
 	return nil
 }

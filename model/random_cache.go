@@ -90,7 +90,7 @@ func (s *Session) fillLayers(n int, budgets [][]int, seed uint64) error {
 		fills[i] = f
 	}
 	s.m.Parallel(len(fills), func(i int) {
-		if c.Windows[fills[i].at] == 0 {
+		if c.Ragged(fills[i].at) {
 			for errs[i] == nil && fills[i].done < fills[i].count {
 				errs[i] = fills[i].step()
 			}
@@ -100,14 +100,14 @@ func (s *Session) fillLayers(n int, budgets [][]int, seed uint64) error {
 		return err
 	}
 	// Layers with a window drop entries while being filled, or they would hold n.
-	for at, win := range c.Windows {
-		for from := 0; win > 0 && from < n; from += fillRows {
+	for at := range c.Layers {
+		for from := 0; !c.Ragged(at) && from < n; from += fillRows {
 			for h := range c.KVHeads {
 				if err := fills[at*c.KVHeads+h].step(); err != nil {
 					return err
 				}
 			}
-			s.cache.DropBefore(at, int32(s.pos+min(from+fillRows, n)-win+1))
+			s.dropWindow(at, s.pos+min(from+fillRows, n))
 		}
 	}
 	return nil

@@ -32,7 +32,7 @@ func (s *Session) refill(ctx context.Context, end int) error {
 		return nil
 	}
 	long := end > border
-	if s.pos == 0 || long == s.long || !s.complete() {
+	if s.pos == 0 || long == s.long || len(s.tokens) != s.pos || s.lacking(Span{To: s.pos}) != nil {
 		s.long = long
 		return nil
 	}
@@ -47,21 +47,6 @@ func (s *Session) refill(ctx context.Context, end int) error {
 	old := s.cache
 	s.cache, s.long = fresh, long
 	return old.Close()
-}
-
-// complete reports whether the layers with full attention hold every token.
-func (s *Session) complete() bool {
-	if len(s.tokens) != s.pos {
-		return false
-	}
-	for at := range s.m.plan {
-		for h := range s.m.cfg.KVHeads {
-			if s.m.plan[at].Window == 0 && s.cache.Len(at, h) != s.pos {
-				return false
-			}
-		}
-	}
-	return true
 }
 
 // feed computes tokens into the cache of an empty session that nobody else sees, for a

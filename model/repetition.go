@@ -114,7 +114,7 @@ func (p *repetition) piece(ctx context.Context, r *run, s *Session, at int) (sco
 	if p == nil {
 		return nil, 0, false, nil
 	}
-	if p.next == 0 && s.m.cfg.Windows[at] == 0 {
+	if p.next == 0 && s.m.cfg.Ragged(at) {
 		lens := make([]int, s.m.cfg.KVHeads)
 		for h := range lens {
 			lens[h] = s.cache.Len(at, h)

@@ -218,9 +218,6 @@ func (s *Session) logitRow() []float32 {
 	return s.logits
 }
 
-// windowed reports whether a layer has a sliding window.
-func (s *Session) windowed() bool { return slices.Max(s.m.cfg.Windows) > 0 }
-
 // Span is a run of tokens of a session: those at positions From to To-1.
 type Span struct{ From, To int }
 

@@ -111,12 +111,12 @@ func (st *hiddenStage) Run(lo, hi, _ int) {
 // progress, needsAttention whether afterAttention looks at the span's. The
 // watcher may be nil for both.
 func (w *watcher) needsQueries(r *pass) bool {
-	return w != nil && r.m.cfg.Windows[r.at] == 0 &&
+	return w != nil && r.m.cfg.Ragged(r.at) &&
 		(w.stats != nil || w.layer(r.at) != nil && w.record.PreRoPE && !w.prefill)
 }
 
 func (w *watcher) needsAttention(r *pass, g *span) bool {
-	if w == nil || r.m.cfg.Windows[r.at] > 0 {
+	if w == nil || !r.m.cfg.Ragged(r.at) {
 		return false
 	}
 	end := int(r.pos[g.row]) + g.n
@@ -127,7 +127,7 @@ func (w *watcher) needsAttention(r *pass, g *span) bool {
 // beforeRope is called with the span's queries before rotation.
 func (w *watcher) beforeRope(r *pass, g *span) {
 	c := r.m.cfg
-	if c.Windows[r.at] > 0 {
+	if !c.Ragged(r.at) {
 		return
 	}
 	stride := c.Heads * c.HeadDim
@@ -163,7 +163,7 @@ func (st *statsStage) Run(lo, hi, _ int) {
 // of a KV head, nil if nobody wants them.
 func (w *watcher) softmaxOf(r *pass, head, from, n int) []kernels.Softmax {
 	c := r.m.cfg
-	if c.Windows[r.at] > 0 || !w.wantsWeights(r.at) {
+	if !c.Ragged(r.at) || !w.wantsWeights(r.at) {
 		return nil
 	}
 	group := c.Heads / c.KVHeads
@@ -175,7 +175,7 @@ func (w *watcher) softmaxOf(r *pass, head, from, n int) []kernels.Softmax {
 // are in the cache.
 func (w *watcher) afterAttention(r *pass, g *span) {
 	c := r.m.cfg
-	if c.Windows[r.at] > 0 {
+	if !c.Ragged(r.at) {
 		return
 	}
 	stride := c.Heads * c.HeadDim

@@ -190,8 +190,8 @@ func newLosses(ctx context.Context, id string, c *model.Config, o *LossOptions) 
 	l := &losses{ctx: ctx, o: o, model: id, shape: lukv.CacheShape{Layers: c.Layers, KVHeads: c.KVHeads, Excluded: make([]bool, c.Layers)},
 		lossSums: lossSums{Recall: make([][]float64, 1+len(o.Metrics)), Heads: make([][][][]float64, len(o.Metrics)), Solver: make([][]float64, len(solverNames)),
 			Local: map[string][][][]float64{}, Tasks: map[string]int{}}}
-	for at, w := range c.Windows {
-		l.shape.Excluded[at] = w > 0
+	for at := range c.Layers {
+		l.shape.Excluded[at] = !c.Ragged(at)
 	}
 	for i := range l.Recall {
 		l.Recall[i] = make([]float64, len(recallGrid))

@@ -170,7 +170,7 @@ func randomProfile(m *model.Model, metric lukv.MetricConfig) (*lukv.Profile, err
 	rng := rand.New(rand.NewPCG(1, 1))
 	heads := 0
 	for at := range c.Layers {
-		if c.Windows[at] > 0 {
+		if !c.Ragged(at) {
 			excluded = append(excluded, at)
 			continue
 		}

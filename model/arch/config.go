@@ -97,6 +97,11 @@ func neutralGeneration() GenerationDefaults {
 	return GenerationDefaults{Temperature: 1, TopP: 1, RepetitionPenalty: 1}
 }
 
+// Ragged reports whether a layer keeps its past in a ragged cache: every entry, until
+// eviction takes one away. Only such layers are compressed, observed and traced. The other
+// kind, layers with a window, lose what leaves it and nothing else.
+func (c *Config) Ragged(layer int) bool { return c.Windows[layer] == 0 }
+
 // Plans returns the plan of every layer: what the config's family made or, in configs
 // made by hand, layers of the Llama kind with the biases, norms and windows of c.
 func (c *Config) Plans() []LayerPlan {

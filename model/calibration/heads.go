@@ -133,11 +133,11 @@ func (w *probeWork) run() error {
 	}
 	w.scores.Correct++
 	c := w.m.Config()
-	for at, window := range c.Windows {
+	for at := range c.Layers {
+		if !c.Ragged(at) {
+			continue
+		}
 		for h := range c.KVHeads {
-			if window > 0 {
-				continue
-			}
 			row, err := a.Retrieved(w.ctx, at, h, from, to)
 			if err != nil {
 				return err

@@ -159,7 +159,7 @@ func (w *work) scores(ob *model.Observation, metric lukv.Metric) ([][][]float32,
 	c := w.m.Config()
 	out := make([][][]float32, c.Layers)
 	for at := range out {
-		if c.Windows[at] > 0 {
+		if !c.Ragged(at) {
 			continue
 		}
 		s, err := ob.Scores(w.ctx, metric, at, 0)

@@ -107,7 +107,7 @@ func (w *errorWork) rank() error {
 	var first [][][]float32 // scores of the first metric
 	w.orders = make([][][][]int32, c.Layers)
 	for at := range w.orders {
-		if c.Windows[at] == 0 {
+		if c.Ragged(at) {
 			w.orders[at] = make([][][]int32, c.KVHeads)
 		}
 	}

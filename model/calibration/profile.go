@@ -125,8 +125,8 @@ func profile(ctx context.Context, m *model.Model, texts []Text, o *ProfileOption
 	o.MaxSteps = id.MaxSteps
 	c := m.Config()
 	var excluded []int
-	for at, w := range c.Windows {
-		if w > 0 {
+	for at := range c.Layers {
+		if !c.Ragged(at) {
 			excluded = append(excluded, at)
 		}
 	}
