@@ -52,6 +52,7 @@ type evalCmd struct {
 	MaxNewTokens int     `default:"64" placeholder:"N" help:"Limit answers to N tokens if the data set no limit (default ${default})."`
 	Measure      string  `enum:"score,kl" default:"score" help:"Score answers (score), or measure how far each method moves the predictions of the full cache's own answer (kl): the Kullback-Leibler divergence in nats per token, for any question, also one without a right answer."`
 	Reference    string  `name:"reference-cache" enum:",${cachetypes}" default:"" placeholder:"TYPE" help:"With --measure kl: let a full cache of this type answer (default: that of --cache-type), so that cache types can be compared; the full cache of --cache-type is then measured, too."`
+	Original     string  `name:"reference-model" placeholder:"MODEL" help:"With --measure kl: let this model answer (default: the measured one), such as the one before it was quantised, so that weights can be compared; the measured model's full cache is then measured, too."`
 	scoringFlags
 	Raw          bool   `help:"Do not apply the chat template."`
 	Truncate     string `enum:"auto,error,head,middle" default:"auto" help:"Treat contexts that are too long as an error, or keep their beginning (head), or half of each end (middle); auto is middle where all questions are of LongBench, otherwise error."`
@@ -82,6 +83,8 @@ Examples:
   lukv eval builtin --limit 2 --measure kl --metric key_distance,snapkv --ratio 0.5,0.8
 
   lukv eval DIR --data questions.jsonl --measure kl --cache-type int8 --reference-cache bf16 --json > int8.json
+
+  lukv eval DIR-q4_k.gguf --data questions.jsonl --measure kl --reference-model DIR --ratio 0.5,0.8
 
   lukv eval DIR --data longbench/data.zip --ratio 0.8 --out runs/longbench`
 }
@@ -125,6 +128,7 @@ type evalSettings struct {
 	Framing      dialog.Framing  `json:"framing"`
 	Measure      string          `json:"measure,omitempty"` // kl; "": score
 	Reference    string          `json:"reference_cache,omitempty"`
+	Original     string          `json:"reference_model,omitempty"` // identity
 	Methods      []evalMethod    `json:"methods"`
 }
 
@@ -219,6 +223,13 @@ func (c *evalCmd) Run(e *env) error {
 		settings.Measure, settings.Reference = c.Measure, c.Reference
 		if c.Reference != "" {
 			o.ReferenceType, o.ReferenceValues = cacheTypes(c.Reference)
+		}
+		if c.Original != "" {
+			if o.Reference, err = c.runtimeFlags.open(e, c.Original); err != nil {
+				return fmt.Errorf("reference: %w", err)
+			}
+			defer o.Reference.Close()
+			settings.Original = o.Reference.ID()
 		}
 		return c.divergence(e, m, questions, methods, o, settings)
 	}

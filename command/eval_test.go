@@ -163,6 +163,27 @@ func TestEvalDivergenceOfCacheTypes(t *testing.T) {
 	assert.Contains(t, ok(t, "analyze", "frontier", a, b, "-o", filepath.Join(dir, "frontier.json")), "`int4, full`")
 }
 
+// With another model as the reference, what its quantised weights lose is measured, alone and
+// with compression; a model with other tokens is refused.
+func TestEvalDivergenceOfModels(t *testing.T) {
+	source, few := filepath.Join(t.TempDir(), "model"), filepath.Join(t.TempDir(), "int4")
+	require.NoError(t, os.CopyFS(source, builtin.Files()))
+	ok(t, "quantize", source, few, "--type", "int4", "-q")
+	measure := func(m string) []eval.DivergenceRow {
+		r := decode[divergenceResult](t, ok(t, "eval", m, "--data", shortData(t), "--limit", "1", "--measure", "kl", "--raw",
+			"--metric", "key_distance", "--ratio", "0.5", "--reference-model", few, "--json"))
+		require.NotEmpty(t, r.Settings.Original)
+		require.Equal(t, "full", r.Rows[0].Method)
+		return r.Rows
+	}
+	same, other := measure(few), measure(source)
+	assert.Zero(t, same[0].KL)
+	assert.Positive(t, other[0].KL)
+	assert.Less(t, other[0].KL, 0.5)
+	assert.Greater(t, same[3].KL, 0.0)
+	fails(t, 1, "reference: ", "eval", "builtin", "--measure", "kl", "--limit", "1", "--reference-model", "../model/testdata/models/llama32-tied-bf16")
+}
+
 func TestEvalDivergence(t *testing.T) {
 	args := []string{"eval", "builtin", "--data", shortData(t), "--limit", "1", "--measure", "kl", "--metric", "key_distance,learned",
 		"--allocator", "lukv", "--profile", "builtin:output-error", "--ratio", "0.5,0.9"}

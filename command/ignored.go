@@ -230,7 +230,7 @@ func (c *profileCmd) unused(g given) error {
 
 func (c *evalCmd) unused(g given) error {
 	if c.Measure != "kl" {
-		if err := g.unused("reference-cache", "only --measure kl has a reference"); err != nil {
+		if err := g.unused("reference-cache reference-model", "only --measure kl has a reference"); err != nil {
 			return err
 		}
 	}

@@ -133,6 +133,7 @@ func TestNoFlagIsIgnored(t *testing.T) {
 	refuse("eval", "builtin", "--profile=x")
 	refuse("eval", "builtin", "--memory=1GiB")
 	refuse("eval", "builtin", "--reference-cache=bf16")
+	refuse("eval", "builtin", "--reference-model=builtin")
 	for _, flag := range []string{"--items=x", "--out=x", "--match=all", "--ruler-clean=none", "--code-sim=indel", "--no-full", "--parallel=2", "--memory=1GiB"} {
 		refuse("eval", "builtin", "--measure=kl", flag)
 	}

@@ -1,6 +1,7 @@
 package eval
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -45,7 +46,7 @@ type Divergence struct {
 const maxReferenceBytes = 256 << 20
 
 // Divergences measures every item under every method that has a policy (with a reference of
-// another type, under every method), and passes each
+// another model or type, under every method), and passes each
 // measurement to emit, in order of contexts, then groups of questions, then methods. The
 // context is prefilled once with the full cache, which answers; then each method's cache
 // reads question and answer in one pass. Policies that compress while decoding are
@@ -55,10 +56,11 @@ func Divergences(ctx context.Context, m *model.Model, items []Item, methods []Me
 	if err != nil {
 		return err
 	}
-	answers := *r // the reference
-	answers.methods = nil
-	if apart := o.ReferenceType != 0; apart {
-		answers.o.Session.CacheType, answers.o.Session.CacheValues = o.ReferenceType, o.ReferenceValues
+	d := divergences{runner: r, answers: r, emit: emit}
+	if o.Reference != nil || o.ReferenceType != 0 {
+		if d.answers, err = r.reference(); err != nil {
+			return fmt.Errorf("evaluate: %w", err)
+		}
 	} else {
 		r.methods = slices.DeleteFunc(slices.Clone(methods), func(m Method) bool { return m.Policy == nil })
 	}
@@ -67,7 +69,6 @@ func Divergences(ctx context.Context, m *model.Model, items []Item, methods []Me
 			return fmt.Errorf("evaluate: method %s: found compression while decoding, expected none: an answer is read in one pass", method.Name)
 		}
 	}
-	d := divergences{runner: r, answers: &answers, emit: emit}
 	r.progress(0)
 	for _, group := range r.groups() {
 		for _, c := range r.cut(group) {
@@ -79,9 +80,32 @@ func Divergences(ctx context.Context, m *model.Model, items []Item, methods []Me
 	return nil
 }
 
+// reference returns a runner with the model and cache type of the reference.
+func (r *runner) reference() (*runner, error) {
+	o := r.o
+	if o.ReferenceType != 0 {
+		o.Session.CacheType, o.Session.CacheValues = o.ReferenceType, o.ReferenceValues
+	}
+	m := cmp.Or(o.Reference, r.m)
+	answers, err := newRunner(m, r.items, nil, o)
+	if err != nil {
+		return nil, fmt.Errorf("reference: %w", err)
+	}
+	if n, want := m.Config().Vocab, r.m.Config().Vocab; n != want {
+		return nil, fmt.Errorf("reference: found a vocabulary of %d tokens, expected one of %d, as the measured model has", n, want)
+	}
+	for i := range r.items {
+		head, tail := r.parts(i)
+		if refHead, refTail := answers.parts(i); !slices.Equal(head, refHead) || !slices.Equal(tail, refTail) {
+			return nil, fmt.Errorf("reference: item %d has other tokens than in the measured model, expected the same", i)
+		}
+	}
+	return answers, nil
+}
+
 type divergences struct {
 	*runner
-	answers *runner // with the cache type of the reference
+	answers *runner // itself, unless the reference has another model or cache type
 	emit    func(Divergence) error
 }
 
@@ -103,7 +127,7 @@ func (d *divergences) group(ctx context.Context, c cutGroup) error {
 		return err
 	}
 	full := &shared
-	if d.o.ReferenceType != 0 {
+	if d.answers != d.runner {
 		full = &apart
 		if err := d.answers.prefillOnce(ctx, full, c.head, len(c.items)); err != nil {
 			return err
@@ -113,7 +137,7 @@ func (d *divergences) group(ctx context.Context, c cutGroup) error {
 	for items := c.items; len(items) > 0; {
 		var references []*reference
 		for rows := 0; len(items) > 0 && (rows == 0 || rows+d.answerTokens(items[0]) < each); items = items[1:] {
-			ref, err := d.answer(ctx, full, items[0])
+			ref, err := d.answers.answer(ctx, full, items[0])
 			if err != nil {
 				return err
 			}
@@ -130,7 +154,7 @@ func (d *divergences) group(ctx context.Context, c cutGroup) error {
 }
 
 // answer answers an item with the full cache.
-func (d *divergences) answer(ctx context.Context, shared *sharedPrefill, item int) (*reference, error) {
+func (r *runner) answer(ctx context.Context, shared *sharedPrefill, item int) (*reference, error) {
 	ref := &reference{item: item}
 	if shared.ob == nil {
 		ref.err = errors.New("the full cache of the context did not fit")
@@ -141,29 +165,29 @@ func (d *divergences) answer(ctx context.Context, shared *sharedPrefill, item in
 		return nil, err
 	}
 	defer s.Close()
-	_, ref.tokens = d.parts(item)
+	_, ref.tokens = r.parts(item)
 	ref.first = len(ref.tokens) - 1
 	if err := s.Prefill(ctx, ref.tokens); err != nil {
-		return d.unanswered(ref, err)
+		return ref.missing(err)
 	}
 	for {
 		ref.logits = append(ref.logits, slices.Clone(s.Logits()))
-		id, err := d.sampler.Next(s.Logits(), nil)
+		id, err := r.sampler.Next(s.Logits(), nil)
 		if err != nil {
 			return nil, err
 		}
-		if d.m.Ends(id, &model.Sampling{}) || len(ref.logits) == d.answerTokens(item) || s.Len()+1 >= s.MaxTokens() {
+		if r.m.Ends(id, &model.Sampling{}) || len(ref.logits) == r.answerTokens(item) || s.Len()+1 >= s.MaxTokens() {
 			return ref, nil
 		}
 		ref.tokens = append(ref.tokens, id)
 		if err := s.Append(ctx, id); err != nil {
-			return d.unanswered(ref, err)
+			return ref.missing(err)
 		}
 	}
 }
 
-// unanswered records an error that concerns one item only.
-func (d *divergences) unanswered(ref *reference, err error) (*reference, error) {
+// missing records an error that concerns one item only.
+func (ref *reference) missing(err error) (*reference, error) {
 	if !doesNotFit(err) {
 		return nil, err
 	}

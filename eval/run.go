@@ -39,9 +39,12 @@ type Options struct {
 	// Session holds the options of all sessions; its Compression is replaced.
 	Session model.SessionOptions
 
-	// ReferenceType and ReferenceValues are those of the caches that answer in
-	// [Divergences], if they are not those of Session: the full cache of Session's type
-	// is then a method like others.
+	// Reference is the model that answers in [Divergences], if it is not the measured one:
+	// the same before its weights were quantised, say. Its tokens must be those of the
+	// measured one. ReferenceType and ReferenceValues are the types of the caches that
+	// answer, if they are not those of Session. With any of them, the full cache of the
+	// measured model is a method like others.
+	Reference                      *model.Model
 	ReferenceType, ReferenceValues tensor.Type
 
 	// OwnPrefills gives every method a prefill of its own, so that peaks can be

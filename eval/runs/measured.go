@@ -29,7 +29,7 @@ type Measured struct {
 type Settings struct {
 	Model string
 	Cache string          // the type of its caches
-	From  string          // of divergences: the type of the caches that answered
+	From  string          // of divergences: the type of the caches that answered, and the model, if it is another
 	Data  json.RawMessage // files of questions
 }
 
@@ -113,6 +113,7 @@ func settingsOf(raw json.RawMessage) Settings {
 		CacheType string          `json:"cache_type"`
 		Data      json.RawMessage `json:"data"`
 		Reference string          `json:"reference_cache"`
+		Original  string          `json:"reference_model"`
 	}
 	if json.Unmarshal(raw, &s) != nil {
 		return Settings{}
@@ -123,5 +124,9 @@ func settingsOf(raw json.RawMessage) Settings {
 			s.CacheType = "f32"
 		}
 	}
-	return Settings{Model: s.Model, Cache: s.CacheType, Data: s.Data, From: cmp.Or(s.Reference, s.CacheType)}
+	from := cmp.Or(s.Reference, s.CacheType)
+	if s.Original != "" {
+		from += " of " + s.Original
+	}
+	return Settings{Model: s.Model, Cache: s.CacheType, Data: s.Data, From: from}
 }

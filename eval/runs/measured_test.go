@@ -34,6 +34,7 @@ func TestReadMeasured(t *testing.T) {
 	assert.Equal(t, "int8", settingsOf([]byte(`{"precision":"f32","cache_type":"int8"}`)).Cache)
 
 	assert.Equal(t, "bf16", settingsOf([]byte(`{"cache_type":"int8","reference_cache":"bf16"}`)).From)
+	assert.Equal(t, "int8 of other", settingsOf([]byte(`{"model":"m","cache_type":"int8","reference_model":"other"}`)).From)
 
 	for _, bad := range []string{
 		write("empty.json", `{"format":"lukv eval divergence 1","items":[]}`), write("cut.json", `{"format":"lukv eval divergence 1","items":[{"item":`),

@@ -91,7 +91,7 @@ func sameQuestions(all []*runs.Measured) error {
 		}
 		if len(r.Divergences) > 0 {
 			if divergences = cmp.Or(divergences, r.Settings.From); divergences != r.Settings.From {
-				return fmt.Errorf("divergences from full caches of %s and %s: expected one type, as with --reference-cache", divergences, r.Settings.From)
+				return fmt.Errorf("divergences from full caches of %s and %s: expected one reference, as with --reference-cache and --reference-model", divergences, r.Settings.From)
 			}
 		}
 	}

@@ -119,7 +119,7 @@ func TestFrontierOfDivergences(t *testing.T) {
 
 	other := &runs.Measured{Name: "kl8", Settings: runs.Settings{Model: "m", Cache: "int8", From: "int8"}, Divergences: r.Divergences}
 	_, _, err = Frontier([]*runs.Measured{r, other})
-	require.ErrorContains(t, err, "caches of bf16 and int8: expected one type")
+	require.ErrorContains(t, err, "caches of bf16 and int8: expected one reference")
 	other.Settings.From = "bf16"
 	_, points, err = Frontier([]*runs.Measured{r, other})
 	require.NoError(t, err)
