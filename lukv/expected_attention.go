@@ -23,7 +23,7 @@ type expectedAttention struct {
 }
 
 func (m expectedAttention) Validate() error {
-	return firstOf(within("future", m.Future, 1, 1<<20), within("sinks", m.Sinks, 0, maxSlots), within("epsilon", m.Epsilon, 0, math.MaxFloat64))
+	return firstOf(within("future", m.Future, 1, 1<<16), within("sinks", m.Sinks, 0, maxSlots), within("epsilon", m.Epsilon, 0, math.MaxFloat64))
 }
 
 func (m expectedAttention) Needs(T, n int) Needs {

@@ -20,8 +20,8 @@ type kvZip struct {
 	// header: they are not repeated but always kept, as are the sinks.
 	Prefix int `json:"prefix"`
 
-	// Suffix is the text between the instruction to repeat and the repetition:
-	// it opens the model's turn.
+	// Suffix is the text between the instruction to repeat and the repetition, of at most
+	// 256 bytes, since every chunk reads it: it opens the model's turn.
 	Suffix string `json:"suffix"`
 
 	// Plus weights attention by the output norm of the entry's value, divided by
@@ -29,8 +29,11 @@ type kvZip struct {
 	Plus bool `json:"plus"`
 }
 
+const maxSuffix = 256 // bytes
+
 func (m kvZip) Validate() error {
-	return firstOf(within("chunk", m.Chunk, 1, maxSlots), within("sinks", m.Sinks, 0, maxSlots), within("prefix", m.Prefix, 0, maxSlots))
+	return firstOf(within("chunk", m.Chunk, 1, maxSlots), within("sinks", m.Sinks, 0, maxSlots), within("prefix", m.Prefix, 0, maxSlots),
+		within("bytes of suffix", len(m.Suffix), 0, maxSuffix))
 }
 
 func (m kvZip) Needs(T, n int) Needs {

@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -98,7 +99,7 @@ func TestMetricConfigErrors(t *testing.T) {
 		`{"name":"knorm","window":1}`:              `metric knorm: it has no parameter window`,
 		`{"name":"ea","epsilon":-1}`:               `metric expected_attention: epsilon: found -1`,
 		`{"name":"ea","future":0}`:                 `metric expected_attention: future: found 0`,
-		`{"name":"ea","future":1048577}`:           `metric expected_attention: future: found 1048577, expected 1 to 1048576`,
+		`{"name":"ea","future":65537}`:             `metric expected_attention: future: found 65537, expected 1 to 65536`,
 		`{"name":"tova","window":2}`:               `metric tova: window: found 2, expected 0 to 1`,
 		`{"name":"keydiff","block":-1}`:            `metric keydiff: block: found -1`,
 		`{"name":"knorm","colour":1}`:              `metric knorm: it has no parameter colour`,
@@ -128,6 +129,8 @@ func TestMetricConfigErrors(t *testing.T) {
 		`{"name":"triattention","centers":[[{"mean":[1,2,3],"lengths":[3]},{"mean":[1,2,3],"lengths":[3]}]]}`: `centers: layer 0, query head 0: found a mean of 3 channels and 1 lengths`,
 		`{"name":"triattention","centers":[[{"mean":[1,2],"lengths":[-3]}]]}`:                                 `centers: layer 0, query head 0: found a number that is not finite or a length below 0`,
 		`{"name":"triattention","centers":5}`:                                                                 `metric triattention: centers: found number, expected`,
+
+		`{"name":"kvzip","suffix":"` + strings.Repeat("x", 257) + `"}`: `metric kvzip: bytes of suffix: found 257, expected 0 to 256`,
 	} {
 		t.Run(in, func(t *testing.T) {
 			cfg, err := ParseMetricConfig(in)

@@ -254,16 +254,16 @@ func (j *layerCompressor) watch(r *run, at int) (*watcher, error) {
 	return j.w, nil
 }
 
-// layerDone runs the next passage of the sweep, or the next repeated chunk, through a layer
+// layerDone runs the next passage of the sweep, or the next rows of the repetition, through a layer
 // whose attention is complete; when none is left, it scores the layer and cuts it, if its budgets can be known.
-func (j *layerCompressor) layerDone(ctx context.Context, at int) (rows int, more bool, err error) {
+func (j *layerCompressor) layerDone(ctx context.Context, at, limit int) (rows int, more bool, err error) {
 	if j.err != nil {
 		return 0, false, j.err
 	}
 	if rows, err := j.sweep.piece(ctx, j.r, j.s, at); rows > 0 || err != nil {
 		return rows, true, err
 	}
-	repeats, rows, more, err := j.repetition.piece(ctx, j.r, j.s, at)
+	repeats, rows, more, err := j.repetition.piece(ctx, j.r, j.s, at, limit)
 	if err != nil || more || !j.demand.Includes(at) {
 		return rows, more, err
 	}

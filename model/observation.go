@@ -180,8 +180,8 @@ func (ob *Observation) watch(r *run, at int) (w *watcher, err error) {
 	return ob.layers[at], err
 }
 
-func (ob *Observation) layerDone(ctx context.Context, at int) (rows int, more bool, err error) {
-	repeats, rows, more, err := ob.repetition.piece(ctx, ob.running, ob.s, at)
+func (ob *Observation) layerDone(ctx context.Context, at, limit int) (rows int, more bool, err error) {
+	repeats, rows, more, err := ob.repetition.piece(ctx, ob.running, ob.s, at, limit)
 	if repeats != nil {
 		ob.layers[at] = ob.layers[at].with(ob.s, repeats)
 	}

@@ -435,7 +435,7 @@ func (f *prefillState) unit(ctx context.Context, rows int) error {
 			return nil
 		}
 	}
-	n, more, err := f.job.layerDone(ctx, f.at)
+	n, more, err := f.job.layerDone(ctx, f.at, rows)
 	if err != nil {
 		return err
 	}

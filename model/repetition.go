@@ -25,8 +25,13 @@ type repetition struct {
 	next   int                // chunk of the layer in progress
 	scores *lukv.RepeatScores // of that layer, nil if it has a sliding window
 
-	window  *lukv.QueryWindow // of the chunk in progress, in the scratch, as are
-	keys    [][]float32       // [K] its keys
+	// The chunk in progress: rows that have passed, and their watcher and norms.
+	passed int
+	watch  *watcher
+	inputs []float32
+
+	window  *lukv.QueryWindow // of the watcher, in the scratch, as are
+	keys    [][]float32       // [K] the chunk's keys
 	scratch lukv.Scratch
 }
 
@@ -107,14 +112,14 @@ func (p *repetition) rows() int {
 	return n
 }
 
-// piece runs the next chunk through a layer whose cache holds the whole context. rows
-// counts those of the chunk; when there are no more chunks, scores are the repetition's
+// piece runs at most limit rows of the next chunk through a layer whose cache holds the
+// whole context, and counts them; when there are no more chunks, scores are the repetition's
 // scores of the layer's entries, nil for a layer with a sliding window.
-func (p *repetition) piece(ctx context.Context, r *run, s *Session, at int) (scores *lukv.RepeatScores, rows int, more bool, err error) {
+func (p *repetition) piece(ctx context.Context, r *run, s *Session, at, limit int) (scores *lukv.RepeatScores, rows int, more bool, err error) {
 	if p == nil {
 		return nil, 0, false, nil
 	}
-	if p.next == 0 && s.m.cfg.Ragged(at) {
+	if p.next == 0 && p.passed == 0 && s.m.cfg.Ragged(at) {
 		lens := make([]int, s.m.cfg.KVHeads)
 		for h := range lens {
 			lens[h] = s.cache.Len(at, h)
@@ -123,14 +128,20 @@ func (p *repetition) piece(ctx context.Context, r *run, s *Session, at int) (sco
 	}
 	if p.next < len(p.chunks) {
 		c := &p.chunks[p.next]
-		err := p.chunk(ctx, r, s, at, c, p.scores)
+		rows, err = p.rowsOf(ctx, r, s, at, c, limit)
+		if err == nil && p.passed < len(c.tokens) {
+			return nil, rows, true, nil
+		}
+		if err == nil && p.scores != nil {
+			err = p.score(ctx, s, at, c)
+		}
 		if cut := s.cache.Truncate(int32(p.end)); err == nil {
 			err = cut
 		}
 		if err != nil {
 			return nil, 0, false, fmt.Errorf("repeat tokens %d to %d: %w", c.from, c.to, err)
 		}
-		rows = len(c.tokens)
+		p.passed = 0
 		if p.next++; p.next < len(p.chunks) {
 			return nil, rows, true, nil
 		}
@@ -139,34 +150,37 @@ func (p *repetition) piece(ctx context.Context, r *run, s *Session, at int) (sco
 	return scores, rows, false, nil
 }
 
-func (p *repetition) chunk(ctx context.Context, r *run, s *Session, at int, c *repeatedChunk, scores *lukv.RepeatScores) error {
+// rowsOf runs the next rows of a chunk, at most limit, through a layer, and counts them.
+func (p *repetition) rowsOf(ctx context.Context, r *run, s *Session, at int, c *repeatedChunk, limit int) (rows int, err error) {
+	n := len(c.tokens)
+	if p.passed == 0 {
+		p.watch, p.inputs = nil, p.inputs[:0]
+		if p.scores != nil {
+			p.watch = &watcher{s: s, window: p.emptyWindow(s.m.cfg), tail: p.end}
+		}
+	}
+	rows = min(n-p.passed, limit, s.opts.ChunkTokens, r.cap)
+	if p.scores != nil && p.text.Inputs {
+		p.inputs = r.appendInputNorms(p.inputs, at, c.x, p.passed, rows)
+	}
+	r.reset()
+	r.add(s, p.end-s.pos+p.passed, rows, p.end+n, p.watch)
+	if err := r.forwardLayer(ctx, at, c.x, p.passed); err != nil {
+		return 0, err
+	}
+	p.passed += rows
+	return rows, nil
+}
+
+// score scores a layer's entries by a chunk that has passed through it.
+func (p *repetition) score(ctx context.Context, s *Session, at int, c *repeatedChunk) error {
 	cfg, n := s.m.cfg, len(c.tokens)
-	var w *watcher
-	if scores != nil {
-		w = &watcher{s: s, window: p.emptyWindow(cfg), tail: p.end}
-	}
-	var inputs []float32 // norms
-	for from := 0; from < n; {
-		rows := min(n-from, s.opts.ChunkTokens, r.cap)
-		if scores != nil && p.text.Inputs {
-			inputs = r.appendInputNorms(inputs, at, c.x, from, rows)
-		}
-		r.reset()
-		r.add(s, p.end-s.pos+from, rows, p.end+n, w)
-		if err := r.forwardLayer(ctx, at, c.x, from); err != nil {
-			return err
-		}
-		from += rows
-	}
-	if scores == nil {
-		return nil
-	}
 	view := s.layerView(at, p.end)
 	view.Scratch = &p.scratch
 	for len(p.keys) < cfg.KVHeads {
 		p.keys = append(p.keys, p.scratch.Hold(p.window.Cap()*cfg.HeadDim))
 	}
-	queries := w.window.Rows()
+	queries := p.watch.window.Rows()
 	errs := make([]error, cfg.KVHeads)
 	s.m.Parallel(cfg.KVHeads, func(h int) {
 		positions := s.cache.Positions(at, h, nil)
@@ -177,10 +191,10 @@ func (p *repetition) chunk(ctx context.Context, r *run, s *Session, at int, c *r
 		end := slot(p.end)
 		x := lukv.Repetition{
 			From: slot(c.from), To: slot(c.to), Sinks: p.text.Sinks, Queries: queries,
-			Keys: func(h int) []float32 { return s.cache.Keys(at, h, end, end+n, p.keys[h]) }, Inputs: inputs,
+			Keys: func(h int) []float32 { return s.cache.Keys(at, h, end, end+n, p.keys[h]) }, Inputs: p.inputs,
 		}
 		if x.From < x.To { // otherwise all of it was evicted before
-			errs[h] = scores.Add(ctx, view, h, x)
+			errs[h] = p.scores.Add(ctx, view, h, x)
 		}
 	})
 	return firstError(append(errs, s.cache.Err()))

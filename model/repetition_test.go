@@ -107,6 +107,22 @@ func TestRepetition(t *testing.T) {
 			})
 			require.NoError(t, s.Prefill(ctx, tokens))
 			require.True(t, traced)
+			whole := s
+
+			// In pieces, the repetition is read in pieces as well.
+			traced = false
+			var before, most int
+			opts := s.opts
+			opts.Progress = func(done, _ int) { before, most = done, max(most, done-before) }
+			s = newTestSession(t, m, opts)
+			p, err := s.StartPrefill(tokens, nil)
+			require.NoError(t, err)
+			for !p.Done() {
+				require.NoError(t, p.Advance(ctx, 3))
+			}
+			require.True(t, traced)
+			require.LessOrEqual(t, most, min(rows, 3*cfg.Layers))
+			sameSession(t, "pieces", whole, s)
 		}
 		// If everything is prefix, nothing is repeated, and nothing has a score.
 		metric, err := lukv.NewMetric(lukv.MetricConfig{Name: "kvzip", Params: `{"prefix":45}`})
