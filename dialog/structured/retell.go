@@ -36,11 +36,17 @@ func textOf(m *chat.Object, key string) string {
 	return text
 }
 
-// retell is Retell.
+// retell is Retell. Results in a row, and the user's message after them, become one message,
+// since many templates want the roles to alternate.
 func (c *callSyntax) retell(in *chat.Input) {
 	var out []*chat.Object
+	var told []string // results that are not in out yet
+	tell := func() {
+		if len(told) > 0 {
+			out, told = append(out, chat.NewMessage("user", strings.Join(told, "\n\n"))), nil
+		}
+	}
 	names := map[string]string{} // of functions, by the ids of their calls
-	told := false                // the last message of out is of results
 	for _, m := range in.Messages {
 		calls, role := callsOf(m), textOf(m, "role")
 		for _, call := range calls {
@@ -50,27 +56,20 @@ func (c *callSyntax) retell(in *chat.Input) {
 		}
 		switch {
 		case len(calls) > 0 && !c.writes:
-			out, told = append(out, c.withCalls(m, calls)), false
+			tell()
+			out = append(out, c.withCalls(m, calls))
 		case role == "tool" && !c.results:
-			result := strings.TrimSpace("The function "+names[textOf(m, "tool_call_id")]) + " returned:\n" + textOf(m, "content")
-			out, told = appendTold(out, told, result), true
-		case role == "user" && told: // many templates want the roles to alternate
-			out, told = appendTold(out, told, textOf(m, "content")), false
+			told = append(told, strings.TrimSpace("The function "+names[textOf(m, "tool_call_id")])+" returned:\n"+textOf(m, "content"))
+		case role == "user" && len(told) > 0:
+			told = append(told, textOf(m, "content"))
+			tell()
 		default:
-			out, told = append(out, m), false
+			tell()
+			out = append(out, m)
 		}
 	}
+	tell()
 	in.Messages = out
-}
-
-// appendTold appends a user message, or adds its text to the last one.
-func appendTold(out []*chat.Object, join bool, text string) []*chat.Object {
-	if join {
-		last := len(out) - 1
-		text = textOf(out[last], "content") + "\n\n" + text
-		out = out[:last]
-	}
-	return append(out, chat.NewMessage("user", text))
 }
 
 // withCalls returns a message with its calls as text.

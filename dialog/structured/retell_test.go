@@ -2,6 +2,8 @@ package structured
 
 import (
 	"encoding/json"
+	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -103,4 +105,20 @@ func TestRetellOddMessages(t *testing.T) {
 	none := chat.Input{Messages: []*chat.Object{chat.NewMessage("user", "x")}}
 	(*Syntax)(nil).Retell(&none) // templates are not looked at for conversations without calls
 	require.Len(t, none.Messages, 1)
+}
+
+// TestRetellManyResults: the texts of many results become one message without being copied
+// for each of them.
+func TestRetellManyResults(t *testing.T) {
+	_, s := family(t, "zephyr-tinyllama", "</s>")
+	const many = 4096
+	in := chat.Input{Messages: slices.Repeat([]*chat.Object{chat.NewMessage("tool", strings.Repeat("x", 400))}, many)}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	s.Retell(&in)
+	runtime.ReadMemStats(&after)
+	require.Len(t, in.Messages, 1)
+	text := textOf(in.Messages[0], "content")
+	require.Equal(t, many, strings.Count(text, " returned:"))
+	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(8*len(text)))
 }
