@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -43,13 +44,15 @@ func (e *Engine) checkDraft(r *Request) error {
 	case d.Span.From < 0 || d.Span.To <= d.Span.From || d.Span.To > len(r.Prompt):
 		return fmt.Errorf("drafts with tokens %d to %d compressed, expected some of the %d of the prompt", d.Span.From, d.Span.To, len(r.Prompt))
 	}
-	metric, err := lukv.NewMetric(d.Policy.Metric)
+	ranking := d.Policy.Metric
+	ranking.Name = cmp.Or(ranking.Name, lukv.DefaultMetric)
+	metric, err := lukv.NewMetric(ranking)
 	if err != nil {
 		return err
 	}
 	n := metric.Needs(d.Span.To, 0)
 	if n.Window > mostDraftQueries || n.Stats || n.ColumnSums || n.Hidden > 0 || n.Repeat.Chunk > 0 {
-		return fmt.Errorf("drafts by the metric %s, which reads the prompt again: expected one that looks at keys, values and at most %d queries", d.Policy.Metric.Name, mostDraftQueries)
+		return fmt.Errorf("drafts by the metric %s, which reads the prompt again: expected one that looks at keys, values and at most %d queries", ranking.Name, mostDraftQueries)
 	}
 	// The rest depends on the model.
 	s, err := e.m.NewSession(model.SessionOptions{CacheType: e.o.CacheType, CacheValues: e.o.CacheValues, PageEntries: e.o.PageEntries})

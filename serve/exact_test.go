@@ -69,6 +69,8 @@ func TestExactAnswers(t *testing.T) {
 	ts.post(t, "/v1/completions", merged(completion, object{"kv_compression": object{"ratio": 0}}), &a)
 	ts.post(t, "/v1/completions", merged(completion, object{"kv_compression": exact}), &b)
 	require.Equal(t, a.Choices, b.Choices)
+	ts.post(t, "/v1/completions", merged(completion, object{"kv_compression": object{"ratio": 0.8, "exact": true}}), &b) // by the default metric
+	require.Equal(t, a.Choices, b.Choices)
 }
 
 // merged returns the fields of both objects; those of b replace those of a.
