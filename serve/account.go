@@ -106,3 +106,15 @@ const (
 // bodyCost is how many bytes a request takes for each byte of its body: the body, the texts
 // in it, the prompt that is made of them, and its tokens.
 const bodyCost = 6
+
+// partCost is how many bytes a request takes for each object and array in it: the map of its
+// values and the values made of it.
+const partCost = 512
+
+// countAnswer counts n bytes of an answer to a request until it is written.
+func countAnswer(r *http.Request, n int) error {
+	return holdsOf(r.Context()).charge.take(int64(n), forAnswers)
+}
+
+// escapeCost is how many bytes a text takes in JSON, at most, for each of its own.
+const escapeCost = 6

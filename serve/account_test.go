@@ -2,12 +2,14 @@ package serve
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -276,6 +278,61 @@ func TestTokensAreCounted(t *testing.T) {
 		require.Equal(t, 503, status, "%s: %.200s", path, text)
 	}
 	require.Zero(t, small.s.account.used)
+}
+
+// TestStructureIsCounted: what is small as text and large as values is counted as values, or
+// refused where they would have to be made all at once.
+func TestStructureIsCounted(t *testing.T) {
+	ts := start(t, Options{Requests: engine.NewAccount(12 << 20)}, engine.Options{})
+	calls := func(n int) object {
+		return ask("", object{"messages": []object{{"role": "user", "content": "x"}, {"role": "assistant",
+			"tool_calls": slices.Repeat([]object{{"function": object{"name": "a", "arguments": "{}"}}}, 16)},
+			{"role": "user", "content": strings.Repeat("[", n)}}, "parts": slices.Repeat([]object{{}}, n)})
+	}
+	status, text, _ := ts.do(t, "POST", "/v1/chat/completions/render", mustJSON(t, calls(1000)))
+	require.Equal(t, 200, status, text)
+	status, text, _ = ts.do(t, "POST", "/v1/chat/completions/render", mustJSON(t, calls(12<<20/partCost)))
+	require.Equal(t, 503, status, text)
+	status, text, _ = ts.do(t, "POST", "/v1/chat/completions/render", mustJSON(t, ask("", object{"messages": []object{
+		{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": []object{{"function": object{"name": "a", "arguments": `{"a":[` + strings.Repeat("{},", 12<<20/partCost) + `0]}`}}}}}})))
+	require.Equal(t, 503, status, text)
+
+	large := start(t, Options{}, engine.Options{})
+	list := `{"a":[` + strings.Repeat("0,", maxEmbedded/2) + `0]}`
+	for field, r := range map[string]object{
+		"chat_template_kwargs": {"chat_template_kwargs": json.RawMessage(list)},
+		"kv_compression":       {"context": "x", "kv_compression": json.RawMessage(list)},
+		"messages[0].tool_calls[0].function.arguments": {"messages": []object{{"role": "assistant", "tool_calls": []object{{"function": object{"name": "f", "arguments": list}}}}}},
+	} {
+		status, text, _ := large.do(t, "POST", "/v1/chat/completions", mustJSON(t, ask("x", r)))
+		require.Equal(t, 400, status, text)
+		require.Contains(t, text, fmt.Sprintf("%s: found %d bytes, expected at most %d", field, len(list), maxEmbedded))
+	}
+}
+
+// TestDocumentsInAnswersAreCounted: documents are shown only as far as there is memory for
+// what clients may leave unread, and their names are short.
+func TestDocumentsInAnswersAreCounted(t *testing.T) {
+	ts := start(t, Options{Requests: engine.NewAccount(1 << 20)}, engine.Options{})
+	system := strings.Repeat("x ", 50)
+	var doc document
+	ts.post(t, "/v1/documents", object{"text": "The end.", "name": "n", "system": system}, &doc)
+	var list struct{ Data []document }
+	_, text, _ := ts.do(t, "GET", "/v1/documents", "")
+	decode(t, text, &list)
+	require.Equal(t, system, list.Data[0].System)
+	status, text, _ := ts.do(t, "POST", "/v1/documents", mustJSON(t, object{"text": "The end.", "name": strings.Repeat("n", maxName+1)}))
+	require.Equal(t, 400, status, text)
+	require.Contains(t, text, "name: found 1025 bytes, expected at most 1024")
+
+	c := &charge{a: &ts.s.account, owner: "other"}
+	require.NoError(t, c.take(1<<19-100, forAnswers))
+	defer c.end()
+	for _, path := range []string{"/v1/documents", "/v1/documents/" + doc.ID, "/v1/documents/" + doc.ID + "/tokens"} {
+		status, text, _ := ts.do(t, "GET", path, "")
+		require.Equal(t, 503, status, text)
+		require.Contains(t, text, "memory_limit")
+	}
 }
 
 func heap() int64 {

@@ -209,5 +209,6 @@ func bodyFields(r *http.Request, data []byte) (*fields, error) {
 		return nil, err
 	}
 	f.ctx, f.size = ctx, len(data)
-	return f, nil
+	f.charge(partCost * int64(f.parts))
+	return f, f.failed()
 }

@@ -86,7 +86,9 @@ func input(f *fields) chat.Input {
 	}
 	if kw := f.raw("chat_template_kwargs"); kw != nil {
 		in.Extra = &chat.Object{}
-		if err := json.Unmarshal(kw, in.Extra); err != nil {
+		if len(kw) > maxEmbedded {
+			f.fail("chat_template_kwargs", "found %d bytes, expected at most %d", len(kw), maxEmbedded)
+		} else if err := json.Unmarshal(kw, in.Extra); err != nil {
 			f.fail("chat_template_kwargs", "found %s, expected an object", kind(kw))
 		}
 		for _, own := range []string{"messages", "tools", "documents", "add_generation_prompt"} {

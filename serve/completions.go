@@ -156,6 +156,9 @@ func (c *textRequest) build(r *http.Request, f *fields, special bool, like wante
 		}
 	}
 	for _, p := range c.sent {
+		if f.charge(4 * int64(len(head))); f.err != nil { // every prompt has a copy
+			return f.err
+		}
 		q := c.q
 		q.Prompt = append(head[:len(head):len(head)], p.tokens...)
 		if len(head) > 0 {
@@ -545,6 +548,9 @@ func (s *Server) renderText(w http.ResponseWriter, r *http.Request) error {
 	}
 	out := []map[string]any{}
 	for _, q := range c.queries {
+		if err := countAnswer(r, 8*len(q.Prompt)); err != nil {
+			return err
+		}
 		out = append(out, map[string]any{"token_ids": q.Prompt})
 	}
 	return writeJSON(w, out)

@@ -189,9 +189,17 @@ type document struct {
 	progress          func() float64     // of its processing
 }
 
-// size returns the bytes of all texts whose length is up to the client.
+// size returns the bytes of everything whose length is up to the client.
 func (d *document) size() int64 {
-	return int64(len(d.text) + len(d.System) + len(d.Name) + len(d.salt))
+	return int64(len(d.text) + len(d.System) + len(d.Name) + len(d.salt) + len(d.policy.String()))
+}
+
+// documentCost is how many bytes a copy of a document takes without its texts.
+const documentCost = 1 << 10
+
+// answerBytes returns the most that the document takes in an answer until it is written.
+func (d *document) answerBytes() int {
+	return documentCost + escapeCost*(len(d.System)+len(d.Name)+len(d.policy.String()))
 }
 
 // now returns a copy of the document in its current state. The caller holds the mutex.
@@ -321,12 +329,22 @@ func readAll(stream *engine.Stream, v *served) error {
 }
 
 func (s *Server) listDocuments(w http.ResponseWriter, r *http.Request) error {
-	return writeJSON(w, map[string]any{"object": "list", "data": s.docs.of(s.owner(r))})
+	list, most := s.docs.of(s.owner(r)), 0
+	for i := range list {
+		most = max(most, list[i].answerBytes())
+	}
+	if err := countAnswer(r, most+len(list)*documentCost); err != nil {
+		return err
+	}
+	return writeList(w, map[string]any{"object": "list", "data": []document{}}, "data", list)
 }
 
 func (s *Server) getDocument(w http.ResponseWriter, r *http.Request) error {
 	doc, err := s.docs.find(s.owner(r), r.PathValue("id"))
 	if err != nil {
+		return err
+	}
+	if err := countAnswer(r, doc.answerBytes()); err != nil {
 		return err
 	}
 	return writeJSON(w, doc)

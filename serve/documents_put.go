@@ -25,6 +25,9 @@ import (
 // putPattern is the endpoint that also takes forms.
 const putPattern = "POST /v1/documents"
 
+// maxName bounds the bytes of a document's name, which every list of documents repeats.
+const maxName = 1 << 10
+
 // maxFormParts bounds the parts of a form.
 const maxFormParts = 32
 
@@ -119,6 +122,9 @@ func (s *Server) putDocument(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	if err := countAnswer(r, doc.answerBytes()); err != nil {
+		return err
+	}
 	answer := *doc
 	answer.Policy = shown(doc.policy)
 	w.Header().Set("Content-Type", "application/json")
@@ -141,6 +147,8 @@ func (s *Server) newDocument(r *http.Request, f *fields, v *served, later bool) 
 		f.fail("text", "missing")
 	case doc.text == "":
 		f.fail("text", "found an empty text")
+	case len(doc.Name) > maxName:
+		f.fail("name", "found %d bytes, expected at most %d", len(doc.Name), maxName)
 	}
 	if f.err != nil {
 		return nil, none, f.err

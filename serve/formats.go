@@ -8,6 +8,7 @@ import (
 
 	"github.com/lukv/lukv/dialog/structured"
 	"github.com/lukv/lukv/engine"
+	"github.com/lukv/lukv/internal/strictjson"
 )
 
 const (
@@ -178,7 +179,7 @@ func schemaFormat(f *fields, key string, strict bool) structured.Format {
 		f.fail(key, "missing")
 	case v[0] == '"':
 		v = json.RawMessage(f.str(key))
-		if err := embedded(string(v)); err != nil && len(v) <= maxSchema {
+		if err := strictjson.Check(v, maxDepth); err != nil && len(v) <= maxSchema {
 			f.fail(key, "the text in it: %v", err)
 		}
 	case v[0] != '{':

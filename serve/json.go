@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/lukv/lukv/internal/strictjson"
 	"github.com/lukv/lukv/internal/turns"
+	"github.com/lukv/lukv/tokenizer/chat"
 )
 
 // maxDepth bounds the nesting of requests.
@@ -26,7 +28,8 @@ type fields struct {
 
 	ctx context.Context // of the request
 
-	size int // of the body in bytes, not set for objects within it
+	size  int // of the body in bytes, and its objects and arrays; not set for objects
+	parts int // within it
 }
 
 func newFields(ctx context.Context, path string) *fields {
@@ -58,6 +61,7 @@ func parseBody(ctx context.Context, data []byte) (*fields, error) {
 		}
 		return nil, invalid("", "read the body: %v", err)
 	}
+	f.parts = s.Parts()
 	return f, nil
 }
 
@@ -310,5 +314,33 @@ func exactKeys(ctx context.Context, v json.RawMessage) (wrong string) {
 	return ""
 }
 
-// embedded checks JSON that a string holds.
-func embedded(text string) error { return strictjson.Check([]byte(text), maxDepth) }
+// maxEmbedded bounds JSON whose values are made all at once, without a pause.
+const maxEmbedded = 1 << 20
+
+// embedded reads an object that a text holds, and counts the memory that it takes.
+func (f *fields) embedded(key string, into *chat.Object) {
+	text := []byte(f.str(key))
+	if len(text) == 0 {
+		return
+	}
+	if len(text) > maxEmbedded {
+		f.fail(key, "found %d bytes, expected at most %d", len(text), maxEmbedded)
+		return
+	}
+	s := scanner(f.ctx, text, maxDepth)
+	err := cmp.Or(s.Skip(), s.End())
+	if err == nil {
+		f.charge(partCost * int64(s.Parts()))
+		err = json.Unmarshal(text, into)
+	}
+	if err != nil {
+		f.fail(key, "expected a text that is a JSON object: %v", err)
+	}
+}
+
+// charge counts n more bytes of the request.
+func (f *fields) charge(n int64) {
+	if err := holdsOf(f.ctx).charge.take(n, forRequests); err != nil && f.err == nil {
+		f.err = asError(err, 0)
+	}
+}

@@ -109,6 +109,9 @@ func (s *Server) documentTokens(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	if err := countAnswer(r, 24*len(q.Prompt)+escapeCost*(len(doc.text)+len(doc.System))); err != nil {
+		return err
+	}
 	decoder := v.tok.NewDecoder(false)
 	texts := make([]string, len(q.Prompt))
 	for i, id := range q.Prompt {

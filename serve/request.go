@@ -261,6 +261,10 @@ func (s *Server) compression(f *fields, v *served, others ...string) *lukv.Polic
 	if o == nil {
 		return nil
 	}
+	if n := len(f.raw("kv_compression")); n > maxEmbedded {
+		f.fail("kv_compression", "found %d bytes, expected at most %d", n, maxEmbedded)
+		return nil
+	}
 	var profile *lukv.Profile
 	if id := o.str("profile"); id != "" {
 		known := s.profiles.Load()

@@ -1,7 +1,6 @@
 package serve
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"slices"
@@ -138,11 +137,7 @@ func messageCalls(m *fields) []any {
 		} else {
 			function := new(chat.Object).Set("name", fn.str("name"))
 			arguments := &chat.Object{}
-			if text := fn.str("arguments"); text != "" {
-				if err := cmp.Or(embedded(text), json.Unmarshal([]byte(text), arguments)); err != nil {
-					fn.fail("arguments", "expected a text that is a JSON object: %v", err)
-				}
-			}
+			fn.embedded("arguments", arguments)
 			call.Set("function", function.Set("arguments", arguments))
 			o.adopt(fn)
 		}

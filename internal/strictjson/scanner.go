@@ -17,6 +17,7 @@ type Scanner struct {
 	pos   int
 	depth int // objects and arrays that are open
 	limit int // of depth
+	parts int // objects and arrays that were opened
 
 	// Pause, if not nil, is called about every 64 KiB of a text that is read; with its
 	// error the reading ends.
@@ -44,6 +45,10 @@ func NewScanner(text []byte, depth int) *Scanner {
 
 // Rest returns the number of bytes that have not been read.
 func (s *Scanner) Rest() int { return len(s.text) - s.pos }
+
+// Parts returns the number of objects and arrays that were read, but for those in an
+// Outline: what a text takes as values depends on it more than on its length.
+func (s *Scanner) Parts() int { return s.parts }
 
 // Fail returns an error that names the current position.
 func (s *Scanner) Fail(format string, args ...any) error {
@@ -93,6 +98,7 @@ func (s *Scanner) open(c byte, what string) error {
 		return s.Fail("found objects and arrays nested more than %d deep", s.limit)
 	}
 	s.depth++
+	s.parts++
 	s.pos++
 	return nil
 }
