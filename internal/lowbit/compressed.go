@@ -268,7 +268,7 @@ func (w *weights) readPacked(m *module) (*Matrix, error) {
 		}
 	}
 	if w.scattered(m) {
-		x.index, err = m.groupIndex(columnGroups, x.count)
+		x.index, err = m.groupIndex(columnGroups, x.group, x.count)
 	}
 	return x.matrix(), err
 }

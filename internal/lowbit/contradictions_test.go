@@ -125,3 +125,39 @@ func TestContradictions(t *testing.T) {
 		})
 	}
 }
+
+// TestShortGroups: the last group of a row of GPTQ may have fewer columns than the others,
+// and a group as many as the row has at most.
+func TestShortGroups(t *testing.T) {
+	for _, test := range []struct{ cols, size, groups int }{{96, 64, 2}, {64, 128, 1}, {40, 32, 2}} {
+		const rows = 8
+		scale := func(i int) float32 { return float32(1 + i/rows) }
+		scales := make([]float32, rows*test.groups)
+		for i := range scales {
+			scales[i] = scale(i)
+		}
+		src := tensors{
+			"x.qweight": wordsOf(same(0x99999999), test.cols/8, rows),
+			"x.qzeros":  wordsOf(same(0x77777777), test.groups, 1),
+			"x.scales":  tensor.FromF32s(tensor.F16, scales, test.groups, rows),
+		}
+		s, err := Parse(fmt.Appendf(nil, `{"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": %d}}`, test.size))
+		require.NoError(t, err)
+		m, err := s.Matrix(src, "m", rows, test.cols)
+		require.NoError(t, err)
+		got := make([]float32, test.cols)
+		m.Float32s(got, rows-1, 1)
+		for c, v := range got { // 9 with a zero point of 8
+			require.Equal(t, float32(1+c/test.size), v, "column %d", c)
+		}
+		typ, exact := m.Type()
+		require.Equal(t, test.cols%32 == 0, exact)
+		if exact {
+			data := make([]byte, typ.Bytes(rows*test.cols))
+			m.Pack(data, typ, 0, rows)
+			back := make([]float32, rows*test.cols)
+			tensor.Tensor{Type: typ, Shape: []int{rows, test.cols}, Data: data}.Float32s(back)
+			require.Equal(t, got, back[(rows-1)*test.cols:])
+		}
+	}
+}

@@ -82,16 +82,19 @@ func (m *module) gptq(bits, size int, one int16) (*Matrix, error) {
 	if m.cols%each != 0 || m.rows%each != 0 {
 		return nil, fmt.Errorf("%q: a weight of %s, expected multiples of %d", m.name, tensor.ShapeString([]int{m.rows, m.cols}), each)
 	}
-	group, err := m.groups(size)
-	if err != nil {
-		return nil, fmt.Errorf("\"group_size\": %w", err)
+	group := size // columns; the last group may have fewer
+	switch {
+	case size == 0 || size == -1 || size > m.cols:
+		group = m.cols
+	case size < 0:
+		return nil, fmt.Errorf("\"group_size\": found %d, expected a number of columns of %q, or -1", size, m.name)
 	}
 	t, err := m.shaped(".qweight", []int{m.cols / each, m.rows}, tensor.I32)
 	if err != nil {
 		return nil, err
 	}
 	rows, cols := m.rows, m.cols
-	x := &integers{m: m, group: group, count: cols / group, high: int16(mask)}
+	x := &integers{m: m, group: group, count: (cols + group - 1) / group, high: int16(mask)}
 	x.unpack = func(dst []int16, from, n int) {
 		for i := range cols / each {
 			for r := range n {
@@ -106,7 +109,7 @@ func (m *module) gptq(bits, size int, one int16) (*Matrix, error) {
 		return nil, err
 	}
 	if has(m.src, m.name+".g_idx") {
-		x.index, err = m.groupIndex(".g_idx", x.count)
+		x.index, err = m.groupIndex(".g_idx", group, x.count)
 	}
 	return x.matrix(), err
 }

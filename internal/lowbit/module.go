@@ -189,9 +189,9 @@ func packedRows(t tensor.Tensor, cols, bits int, bias int16) func(dst []int16, f
 	}
 }
 
-// groupIndex reads the group of every column, of which there are count; nil if they follow
-// one another.
-func (m *module) groupIndex(suffix string, count int) ([]int32, error) {
+// groupIndex reads the group of every column, of which there are count with size columns; nil
+// if they follow one another.
+func (m *module) groupIndex(suffix string, size, count int) ([]int32, error) {
 	t, err := m.shaped(suffix, []int{m.cols}, tensor.I32)
 	if err != nil {
 		return nil, err
@@ -203,7 +203,7 @@ func (m *module) groupIndex(suffix string, count int) ([]int32, error) {
 			return nil, fmt.Errorf("tensor %q: column %d is in group %d, expected one of %d", m.name+suffix, i, g, count)
 		}
 		out[i] = g
-		scattered = scattered || int(g) != i/(m.cols/count)
+		scattered = scattered || int(g) != i/size
 	}
 	if !scattered {
 		return nil, nil

@@ -18,7 +18,7 @@ const block = 32
 // exactly. It is the smallest that does; if none does, BF16.
 func (m *Matrix) Type() (t tensor.Type, exact bool) {
 	x := m.ints
-	if x == nil || x.index != nil || x.group%block != 0 || !halves(x.scales) {
+	if x == nil || x.index != nil || x.group%block != 0 || m.Cols%block != 0 || !halves(x.scales) {
 		return tensor.BF16, false
 	}
 	if x.offsets != nil {
