@@ -237,6 +237,16 @@ func TestScoreArithmetic(t *testing.T) {
 	require.Equal(t, 0.06875, row.Score)
 	require.Equal(t, 6.88, row.Percent)
 	require.Equal(t, 2, row.Empty)
+
+	as = nil // LongBench multiplies before it divides (5.1): 14.37 otherwise
+	for i := range 160 {
+		a := Answer{Item: i, Task: "passage_count", Method: "m"}
+		if i < 23 {
+			a.Score = 1
+		}
+		as = append(as, a)
+	}
+	require.Equal(t, 14.38, Summarize(as)[0].Percent)
 	for x, want := range map[float64]float64{2.675: 2.67, 1.005: 1, 0.125: 0.12, 33.335: 33.34, 66.66666: 66.67} {
 		require.Equal(t, want, round2(x), "%v", x)
 	}

@@ -80,8 +80,12 @@ func summarize(method string, tasks []string, answers map[string][]Answer, faile
 			row := describe(method, t, as)
 			row.Failed = failed[t]
 			row.score(scoresOf(as))
+			d, e := scoring.LongBench(t)
+			if d != nil && !e { // multiplied first (spec evaluation 5.1)
+				row.Percent = round2(100 * sum(scoresOf(as)) / float64(len(as)))
+			}
 			rows = append(rows, row)
-			if _, e := scoring.LongBench(t); e {
+			if e {
 				rows = append(rows, byLength(method, t, as)...)
 			}
 		}
@@ -147,7 +151,7 @@ func scoresOf(as []Answer) []float64 {
 }
 
 // score sets the score and its interval. The order of arithmetic is the
-// specification's: fractions are summed, divided by their number, multiplied by
+// specification's for RULER: fractions are summed, divided by their number, multiplied by
 // 100, then rounded (spec evaluation 3.7).
 func (r *Row) score(groups ...[]float64) {
 	mean := 0.0
