@@ -85,3 +85,19 @@ func TestBudgetsOfAProduct(t *testing.T) {
 	require.Equal(t, 12, d.DemandBytes(99, 8).Entries)
 	require.Equal(t, 99, d.DemandBytes(99, 0).Entries)
 }
+
+// TestNothingBeyondTheSinks: a context of sinks alone stays whole (spec 8), also with a
+// metric whose scores keep the sinks, not its protected set; one entry more does not.
+func TestNothingBeyondTheSinks(t *testing.T) {
+	for _, metric := range []string{"streaming_llm", "expected_attention", "kvzip"} {
+		p := Policy{Ratio: 0.5, Metric: MetricConfig{Name: metric}}
+		c, err := p.Compile("m", CacheShape{Layers: 1, KVHeads: 1, BytesPerEntry: 1})
+		require.NoError(t, err)
+		for T := 2; T <= 4; T++ {
+			d := c.Demand(T)
+			require.True(t, d.NoOp(), "%s, %d entries", metric, T)
+		}
+		d := c.Demand(5)
+		require.False(t, d.NoOp(), metric)
+	}
+}

@@ -445,7 +445,11 @@ func (c *Compiled) protection(T, n int) Protection {
 	if p, fixed := c.fixedProtection(); fixed {
 		return p
 	}
-	return c.metric.Protection(T, n)
+	p := c.metric.Protection(T, n)
+	if m, ok := c.metric.(ProfileProtecter); ok && T <= m.ProfileProtection().Sinks { // everything stays (spec 8)
+		p.Sinks = T
+	}
+	return p
 }
 
 // Notes returns remarks for users about the outcome of d: budgets that are
