@@ -40,6 +40,9 @@ func (f *fields) failed() error {
 	return nil
 }
 
+// ollamaPassed are fields beside the options that mean the same in a chat.
+var ollamaPassed = append([]string{"model", "kv_compression", "document", "cache_salt"}, constraints...)
+
 // ollamaOptions are options and their names in a chat; empty: the same.
 var ollamaOptions = map[string]string{
 	"temperature": "", "top_p": "", "top_k": "", "min_p": "", "seed": "", "stop": "", "presence_penalty": "", "frequency_penalty": "",
@@ -53,14 +56,15 @@ var harmlessOptions = []string{
 }
 
 // ollamaFields returns the fields of a chat or text completion that options, format, think
-// and the server's own fields stand for, and the names of what they come from.
+// and the fields of a chat stand for, and the names of what they come from.
 func ollamaFields(f *fields, own names) object {
 	out := object{}
-	for _, key := range []string{"model", "kv_compression", "document", "cache_salt"} {
-		if v := f.raw(key); v != nil {
+	for key, v := range chatFields(f, ollamaPassed) {
+		if key != "format" { // which is another one here
 			out[key] = v
 		}
 	}
+	refuseOfChat(f, "format")
 	if o := f.object("options"); o != nil {
 		for key := range o.values {
 			to, known := ollamaOptions[key]

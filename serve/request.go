@@ -221,7 +221,7 @@ func (c *sharedFields) asError(err error) *apiError {
 func minTokens(f *fields, most int) int {
 	n := f.integer("min_tokens", 0, 0, math.MaxInt32)
 	if most > 0 && n > most {
-		f.fail("min_tokens", "found %d, expected at most max_tokens, which is %d", n, most)
+		f.fail("min_tokens", "found %d, expected at most %d, the limit of the answer", n, most)
 	}
 	return n
 }

@@ -22,9 +22,7 @@ func (s *Server) responseRequest(r *http.Request, f *fields) (*responseRequest, 
 			f.fail(key, "not supported: conversations are not stored, send the whole conversation as input")
 		}
 	}
-	if f.has("response_format") {
-		f.fail("response_format", "not a field of this endpoint, expected text.format")
-	}
+	refuseOfChat(f, "text.format")
 	refuseForeign(f, limitNames, "max_output_tokens", "max_tokens")
 	refuseForeign(f, thoughtNames, "thinking_token_budget")
 	for _, key := range stopNames {
