@@ -360,11 +360,14 @@ func (s *Server) wrap(pattern string, h handler) http.Handler {
 		}
 		line := []any{"id", id, "endpoint", pattern, "status", out.status, "bytes", out.bytes, "time", time.Since(start).Round(time.Millisecond)}
 		s.o.Log.Info("request", append(line, used.end()...)...)
-		var broken *panicError
-		if errors.As(err, &broken) && !reported {
-			s.o.Log.Error("internal error", "id", id, "error", broken)
-			panic(http.ErrAbortHandler) // half an answer must not look complete
+		if err == nil || reported {
+			return
 		}
+		var broken *panicError
+		if errors.As(err, &broken) {
+			s.o.Log.Error("internal error", "id", id, "error", broken)
+		}
+		panic(http.ErrAbortHandler) // half an answer must not look complete
 	})
 }
 
