@@ -272,6 +272,7 @@ func (s *Server) Handler() http.Handler {
 		w.Header().Set("X-Request-Id", requestID(r.Header.Get("X-Request-Id"))) // refusals have one, too
 		defer placeOf(r).begin()()
 		out := &bodyGuard{ResponseWriter: w, body: s.boundBody(w, r)}
+		defer out.body.finish()
 		if !s.shared(out, r) {
 			guarded.ServeHTTP(out, r)
 		}
