@@ -208,14 +208,14 @@ func TestSlowReaderWithoutMemory(t *testing.T) {
 	require.ErrorIs(t, out.err, errSlowClient)
 	require.Equal(t, 1+freeEvents/(len(line)+2), n)
 	close(w.read)
-	out.close()
+	require.ErrorIs(t, out.close(), errSlowClient)
 
 	out = newEventStream(httptest.NewRecorder(), requestOf(s, ""))
 	for range 1000 {
 		out.line(line)
 	}
 	require.NoError(t, out.err, "a client that reads needs no memory")
-	out.close()
+	require.NoError(t, out.close())
 	require.Zero(t, s.account.used)
 }
 

@@ -66,15 +66,15 @@ type answering struct {
 	error func(err error) *apiError
 }
 
-// answer submits a request to its engine and writes the answer.
-func (s *Server) answer(w http.ResponseWriter, r *http.Request, a *answering, format answerFormat) error {
+// answer submits a request to its engine and writes the answer. It returns an error also of a
+// stream that was cut.
+func (s *Server) answer(w http.ResponseWriter, r *http.Request, a *answering, format answerFormat) (err error) {
 	started := time.Now()
-	if err := s.settleLoss(r, a); err != nil {
+	if err = s.settleLoss(r, a); err != nil {
 		return err
 	}
 	streams, timers := make([]*engine.Stream, len(a.queries)), make([]*timing, len(a.queries))
 	for k, q := range a.queries {
-		var err error
 		if streams[k], err = s.submit(contextOf(r), a.v, q); err != nil {
 			return a.error(err)
 		}
@@ -92,7 +92,9 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, a *answering, fo
 			for k, timer := range timers { // the client has time, the engine has others to serve
 				timer.end(streams[k])
 			}
-			out.close()
+			if cut := out.close(); cut != nil {
+				err = cut
+			}
 		}()
 	}
 	format.begin(out)
@@ -123,7 +125,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, a *answering, fo
 			format.add(out, &e)
 		}
 		if out != nil && out.err != nil {
-			return nil
+			return out.err
 		}
 		timers[k].end(stream)
 		sum.add(stream, &a.queries[k], a.document, a.loss)

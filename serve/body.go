@@ -63,6 +63,14 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// finish ends the wait for the client, also of a body that was not read to its end: over HTTP/2
+// its connection goes on.
+func (b *requestBody) finish() {
+	if b.ended != nil {
+		b.ended()
+	}
+}
+
 // linger reads and drops the rest of a request after its answer, at most the given number of
 // bytes.
 func (b *requestBody) linger(most int64) {

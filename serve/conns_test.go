@@ -3,6 +3,7 @@ package serve
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -10,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -26,6 +28,7 @@ func limited(t *testing.T, s *Server, n int, secure bool) (ts *httptest.Server, 
 	ts.Listener = l
 	ts.Config.ErrorLog = log.New(io.Discard, "", 0)
 	if secure {
+		ts.EnableHTTP2 = true
 		ts.StartTLS()
 	} else {
 		ts.Start()
@@ -102,6 +105,59 @@ func TestWorkIsNotInterrupted(t *testing.T) {
 		time.Sleep(200 * time.Millisecond) // several times the patience
 		close(finish)
 		require.Equal(t, "\"done\"\n", <-answer)
+	}
+}
+
+// TestRefusedBodiesDoNotWait: a request whose body was refused on the way, or whose answer was
+// broken off, does not wait for its client once it has ended. Over HTTP/2 its connection goes on:
+// it would seem to wait while it has requests that are being computed.
+func TestRefusedBodiesDoNotWait(t *testing.T) {
+	for _, path := range []string{"/tokenize", "/broken"} {
+		s := New(Options{MaxBody: 1000})
+		began, finish := make(chan struct{}), make(chan struct{})
+		s.mux.Handle("GET /work", s.wrap("GET /work", func(w http.ResponseWriter, r *http.Request) error {
+			close(began)
+			<-finish
+			return writeJSON(w, "done")
+		}))
+		s.mux.Handle("POST /broken", s.wrap("POST /broken", func(w http.ResponseWriter, r *http.Request) error {
+			r.Body.Read(make([]byte, 1))
+			w.WriteHeader(http.StatusOK)
+			return errors.New("no more")
+		}))
+		ts, l := limited(t, s, 1, true)
+		end := sync.OnceFunc(func() { close(finish) })
+		t.Cleanup(end)
+		answer := make(chan error, 1)
+		go func() {
+			resp, err := ts.Client().Get(ts.URL + "/work")
+			if err == nil {
+				err = resp.Body.Close()
+			}
+			answer <- err
+		}()
+		<-began
+		resp, err := ts.Client().Post(ts.URL+path, "application/json", io.MultiReader(strings.NewReader(strings.Repeat("x", 2000)))) // of no stated length
+		if path == "/tokenize" {
+			require.NoError(t, err)
+			require.Equal(t, http.StatusRequestEntityTooLarge, resp.StatusCode)
+			require.Equal(t, 2, resp.ProtoMajor)
+			require.NoError(t, resp.Body.Close())
+		} else {
+			require.Error(t, err)
+		}
+		requests, waiting := 2, 0
+		for requests == 2 {
+			l.mu.Lock()
+			for c := range l.open {
+				requests, waiting = c.requests, c.waiting
+			}
+			l.mu.Unlock()
+		}
+		require.Equal(t, 1, requests)
+		require.Zero(t, waiting, path)
+		end()
+		require.NoError(t, <-answer)
 	}
 }
 

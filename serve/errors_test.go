@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -92,6 +93,72 @@ func TestPanics(t *testing.T) {
 	for _, at := range []string{"before", "within"} {
 		require.Contains(t, log.String(), "fault in GET /"+at)
 	}
+}
+
+// cutFormat is a format whose stream is cut where at says.
+type cutFormat struct {
+	*chatFormat
+	at  string
+	cut func(out *eventStream)
+}
+
+func (f cutFormat) add(out *eventStream, e *answerEvent) {
+	if f.chatFormat.add(out, e); f.at == "within" {
+		f.cut(out)
+	}
+}
+
+func (f cutFormat) end(w http.ResponseWriter, out *eventStream, sum *outcome) error {
+	if f.at == "end" {
+		f.cut(out)
+	}
+	return f.chatFormat.end(w, out, sum)
+}
+
+// TestCutStreams: half an answer does not look complete, whatever the connection; the log has
+// what the client is not at fault for.
+func TestCutStreams(t *testing.T) {
+	var log strings.Builder
+	ts := start(t, Options{Log: slog.New(slog.NewTextHandler(&log, nil))}, engine.Options{})
+	cuts := map[string]func(out *eventStream){
+		"slow":  func(out *eventStream) { out.err = errSlowClient },
+		"wrong": func(out *eventStream) { out.send(math.NaN()) },
+		"none":  func(*eventStream) {},
+	}
+	ts.s.mux.Handle("POST /cut", ts.s.wrap("POST /cut", func(w http.ResponseWriter, r *http.Request) error {
+		f, err := body(r)
+		if err != nil {
+			return err
+		}
+		c, err := ts.s.chatRequest(r, f, false)
+		if err != nil {
+			return err
+		}
+		format := cutFormat{&chatFormat{c: c, begun: make([]bool, 1)}, r.FormValue("at"), cuts[r.FormValue("how")]}
+		return ts.s.answer(w, r, c.answering(true, false), format)
+	}))
+	secure := httptest.NewUnstartedServer(ts.s.Handler())
+	secure.EnableHTTP2 = true
+	secure.StartTLS()
+	defer secure.Close()
+	for _, server := range []*httptest.Server{ts.Server, secure} {
+		for how := range cuts {
+			for _, at := range []string{"within", "end"} {
+				resp, err := server.Client().Post(server.URL+"/cut?how="+how+"&at="+at, "application/json", strings.NewReader(mustJSON(t, ask("Hello", object{"max_tokens": 3}))))
+				if err == nil { // otherwise it was cut before anything was sent
+					var text []byte
+					text, err = io.ReadAll(resp.Body)
+					require.NoError(t, resp.Body.Close())
+					require.Equal(t, how == "none", strings.Contains(string(text), "[DONE]"))
+				}
+				require.Equal(t, how == "none", err == nil, "%s %s: %v", how, at, err)
+			}
+		}
+	}
+	secure.Close()
+	ts.end() // the log is complete
+	require.Equal(t, 4, strings.Count(log.String(), `msg="internal error"`), log.String())
+	require.Contains(t, log.String(), "unsupported value: NaN")
 }
 
 // TestFormOfRefusals: what is refused before it reaches an endpoint is refused in the form

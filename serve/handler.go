@@ -16,7 +16,8 @@ import (
 // returns before it has written anything becomes an answer in the form of the server's own
 // endpoints, such as 400 for a wrong format, 404 for [NotFound], 413 for a large body, 429 for
 // [engine.ErrQueueFull] and 507 for an [engine.TooLargeError]. The text of an error that is none
-// of the client's goes to the log alone, and the client gets 500.
+// of the client's goes to the log alone, and the client gets 500. An error that h returns later
+// breaks the answer off.
 func Handler(h func(w http.ResponseWriter, r *http.Request) error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id := requestID(r.Header.Get("X-Request-Id"))
@@ -29,6 +30,7 @@ func Handler(h func(w http.ResponseWriter, r *http.Request) error) http.Handler 
 			writeError(out, r, outsideError(err).report(out))
 		default:
 			slog.Warn("answer ended early", "id", id, "error", err)
+			panic(http.ErrAbortHandler) // half an answer must not look complete
 		}
 	})
 }
@@ -87,5 +89,5 @@ func StreamEvents(w http.ResponseWriter, r *http.Request, e *engine.Engine, q en
 	if out.err == nil {
 		out.done()
 	}
-	return out.err
+	return out.close()
 }

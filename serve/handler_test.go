@@ -49,6 +49,22 @@ func TestHandler(t *testing.T) {
 	}
 }
 
+// TestHandlerBreaksOff: an answer that ends with an error does not look complete.
+func TestHandlerBreaksOff(t *testing.T) {
+	ts := httptest.NewServer(Handler(func(w http.ResponseWriter, _ *http.Request) error {
+		io.WriteString(w, "half")
+		require.NoError(t, http.NewResponseController(w).Flush())
+		return errors.New("no more")
+	}))
+	defer ts.Close()
+	resp, err := ts.Client().Get(ts.URL)
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+	require.Equal(t, "half", string(text))
+}
+
 // TestStreamEvents: the answer comes as events, an error before it alone, and one within it as
 // the last event.
 func TestStreamEvents(t *testing.T) {

@@ -22,6 +22,7 @@ type messageRequest struct {
 func (s *Server) messageRequest(r *http.Request, f *fields, counting bool) (*messageRequest, error) {
 	q := &messageRequest{stream: f.boolean("stream") && !counting, stops: f.texts("stop_sequences", maxStops)}
 	refuse(f, "mcp_servers")
+	refuseOfChat(f, "output_config.format")
 	refuseForeign(f, stopNames, "stop_sequences")
 	refuseForeign(f, thoughtNames, "thinking", "thinking_token_budget")
 	think, budget := thinkingBudget(f)

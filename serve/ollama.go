@@ -23,13 +23,17 @@ func (s *Server) ollamaBody(r *http.Request) (*fields, error) {
 		return nil, err
 	}
 	id := cmp.Or(f.str("model"), f.str("name"))
+	if err := f.failed(); err != nil {
+		return nil, err
+	}
+	if id == "" {
+		return nil, invalid("model", "model is required")
+	}
 	if plain := strings.TrimSuffix(id, ":latest"); s.models.find(id) == nil && plain != "" {
 		id = plain
 	}
-	if f.values["model"], err = json.Marshal(id); err != nil {
-		return nil, err
-	}
-	return f, f.failed()
+	f.values["model"], err = json.Marshal(id)
+	return f, err
 }
 
 // failed returns the first error of the fields, nil if there is none.
@@ -39,6 +43,9 @@ func (f *fields) failed() error {
 	}
 	return nil
 }
+
+// ollamaPassed are fields beside the options that mean the same in a chat.
+var ollamaPassed = append([]string{"model", "kv_compression", "document", "cache_salt"}, constraints...)
 
 // ollamaOptions are options and their names in a chat; empty: the same.
 var ollamaOptions = map[string]string{
@@ -53,14 +60,15 @@ var harmlessOptions = []string{
 }
 
 // ollamaFields returns the fields of a chat or text completion that options, format, think
-// and the server's own fields stand for, and the names of what they come from.
+// and the fields of a chat stand for, and the names of what they come from.
 func ollamaFields(f *fields, own names) object {
 	out := object{}
-	for _, key := range []string{"model", "kv_compression", "document", "cache_salt"} {
-		if v := f.raw(key); v != nil {
+	for key, v := range chatFields(f, ollamaPassed) {
+		if key != "format" { // which is another one here
 			out[key] = v
 		}
 	}
+	refuseOfChat(f, "format")
 	if o := f.object("options"); o != nil {
 		for key := range o.values {
 			to, known := ollamaOptions[key]
@@ -186,6 +194,13 @@ func (s *Server) ollamaGenerate(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	raw := f.boolean("raw")
+	if raw && (alters(f, "template", `""`) || alters(f, "system", `""`) || alters(f, "context")) {
+		return invalid("raw", "raw mode does not support template, system, or context") // as ollama says
+	}
+	if raw && alters(f, "think", "false") {
+		f.fail("think", "not supported in raw mode, which has no chat template")
+	}
 	for _, key := range []string{"suffix", "template"} {
 		refuse(f, key, `""`)
 	}
@@ -200,7 +215,7 @@ func (s *Server) ollamaGenerate(w http.ResponseWriter, r *http.Request) error {
 	switch {
 	case prompt == "":
 		return s.ollamaLoad(w, r, f, object{"response": ""})
-	case f.boolean("raw"):
+	case raw:
 		q["prompt"] = prompt
 		return s.ollamaRaw(w, r, f, q, own)
 	}

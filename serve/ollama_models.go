@@ -105,6 +105,9 @@ func (s *Server) ollamaVectors(r *http.Request, key string) (*embed, [][]float32
 	if err != nil {
 		return nil, nil, err
 	}
+	if key == "prompt" { // of the older form, which has one vector
+		f.str(key)
+	}
 	q, err := s.embedRequest(r, f, key)
 	if err != nil {
 		return nil, nil, err

@@ -117,6 +117,7 @@ func TestOllamaRefuses(t *testing.T) {
 		"think: not supported":    {"/api/chat", 400, object{"messages": hello, "think": true}},
 		"think: not supported by": {"/api/generate", 400, object{"prompt": "x", "think": "high"}},
 		"options.repeat_last_n":   {"/api/chat", 400, object{"messages": hello, "options": object{"repeat_last_n": -2}}},
+		"think: not supported in": {"/api/generate", 400, object{"prompt": "x", "raw": true, "think": true}},
 		"suffix":                  {"/api/generate", 400, object{"prompt": "x", "suffix": "y"}},
 		"template":                {"/api/generate", 400, object{"prompt": "x", "template": "y"}},
 		"context":                 {"/api/generate", 400, object{"prompt": "x", "context": []int{1}}},
@@ -136,6 +137,17 @@ func TestOllamaRefuses(t *testing.T) {
 		var answer map[string]string // nothing but a text
 		require.NoError(t, json.Unmarshal([]byte(text), &answer), text)
 		require.Contains(t, answer["error"], want)
+	}
+	for _, more := range []object{{"system": "y"}, {"template": "y"}, {"context": []int{1}}} {
+		more["model"], more["prompt"], more["raw"] = "needle/llama", "x", true
+		status, text, _ := ts.do(t, "POST", "/api/generate", mustJSON(t, more))
+		require.Equal(t, http.StatusBadRequest, status, text)
+		require.Contains(t, text, "raw mode does not support template, system, or context")
+	}
+	for _, path := range []string{"/api/chat", "/api/generate", "/api/show", "/api/embed", "/api/embeddings"} {
+		status, text, _ := ts.do(t, "POST", path, "{}")
+		require.Equal(t, http.StatusBadRequest, status, text)
+		require.Contains(t, text, `"model is required"`)
 	}
 	status, text, _ := ts.do(t, "POST", "/api/chat", `{"model":"needle/llama","messages":[],"keep_alive":-1}`)
 	require.Equal(t, http.StatusOK, status, text)
@@ -181,4 +193,9 @@ func TestOllamaModels(t *testing.T) {
 	var one struct{ Embedding []float32 }
 	ts.post(t, "/api/embeddings", object{"model": "needle/llama", "prompt": "two"}, &one)
 	require.Equal(t, vectors.Embeddings[1], one.Embedding)
+	for _, prompt := range []any{[]string{"one", "two"}, []int{1, 2}} {
+		status, text, _ := ts.do(t, "POST", "/api/embeddings", mustJSON(t, object{"model": "needle/llama", "prompt": prompt}))
+		require.Equal(t, http.StatusBadRequest, status, text)
+		require.Contains(t, text, "prompt: found a list, expected a string")
+	}
 }

@@ -196,6 +196,44 @@ func TestWhoReasons(t *testing.T) {
 	ts.post(t, "/v1/messages/count_tokens", q, &counted)
 	require.Greater(t, long, counted.N)
 
+	// So are items of reasoning, with the message or the calls that follow them.
+	user, said := object{"role": "user", "content": "Hello"}, object{"role": "assistant", "content": "x"}
+	item := func(text string) object {
+		return object{"type": "reasoning", "summary": []any{}, "content": []object{{"type": "reasoning_text", "text": text}}}
+	}
+	call := func(id string) object {
+		return object{"type": "function_call", "call_id": id, "name": "now", "arguments": "{}"}
+	}
+	output := object{"type": "function_call_output", "call_id": "c", "output": "noon"}
+	calls := []object{}
+	for _, id := range []string{"c", "d"} {
+		calls = append(calls, object{"id": id, "type": "function", "function": object{"name": "now", "arguments": "{}"}})
+	}
+	for _, test := range []struct{ items, messages []object }{
+		{[]object{user, item("abc"), said, user}, []object{user, {"role": "assistant", "content": "x", "reasoning_content": "abc"}, user}},
+		{[]object{user, item("abc"), {"type": "reasoning", "summary": []any{}}, item(" abc"), said, user}, []object{user, {"role": "assistant", "content": "x", "reasoning_content": "abc abc"}, user}},
+		{[]object{user, item("abc"), call("c"), call("d"), output}, []object{user, {"role": "assistant", "content": nil, "reasoning_content": "abc", "tool_calls": calls}, {"role": "tool", "tool_call_id": "c", "content": "noon"}}},
+		{[]object{user, item("abc"), said, call("c"), output}, []object{user, {"role": "assistant", "content": "x", "reasoning_content": "abc", "tool_calls": calls[:1]}, {"role": "tool", "tool_call_id": "c", "content": "noon"}}},
+		{[]object{user, said, item("abc"), call("c"), output}, []object{user, said, {"role": "assistant", "content": nil, "reasoning_content": "abc", "tool_calls": calls[:1]}, {"role": "tool", "tool_call_id": "c", "content": "noon"}}},
+		{[]object{user, item("abc"), user}, []object{user, {"role": "assistant", "content": nil, "reasoning_content": "abc"}, user}}, // an answer cut within it
+	} {
+		f := newFields(t.Context(), "")
+		f.values["input"] = json.RawMessage(mustJSON(t, test.items))
+		got := responseInput(f, nil, names{})
+		require.Nil(t, f.err)
+		require.Equal(t, test.messages, got)
+	}
+	var with, without struct {
+		Usage struct {
+			Tokens int `json:"input_tokens"`
+		}
+	}
+	r := object{"model": "needle/llama", "max_output_tokens": 1, "input": []object{user, item("abc abc abc"), said, user}}
+	ts.post(t, "/v1/responses", r, &with)
+	r["input"] = []object{user, said, user}
+	ts.post(t, "/v1/responses", r, &without)
+	require.Greater(t, with.Usage.Tokens, without.Usage.Tokens)
+
 	// Without such a template, it is refused.
 	plain := start(t, Options{}, engine.Options{})
 	q["thinking"], q["max_tokens"] = object{"type": "enabled", "budget_tokens": 5}, 3

@@ -51,6 +51,75 @@ func TestForeignConstraints(t *testing.T) {
 	}
 }
 
+// TestConstraintsOfOtherForms: each form of the chat endpoint and ollama's API follow vLLM's
+// fields for the format and the end of an answer, and refuse fields of a chat that they do not
+// have and names of other servers: left out, they would give other answers than were asked for.
+func TestConstraintsOfOtherForms(t *testing.T) {
+	ts := start(t, Options{}, engine.Options{})
+	hello := []object{{"role": "user", "content": "hello"}}
+	schema := object{"type": "object", "properties": object{"a": object{"const": 7}}, "required": []string{"a"}, "additionalProperties": false}
+	for path, test := range map[string]struct {
+		base   object
+		format string // its own field
+	}{
+		"/v1/messages":  {object{"messages": hello, "max_tokens": 60}, "output_config.format"},
+		"/v1/responses": {object{"input": "hello", "max_output_tokens": 60}, "text.format"},
+		"/api/chat":     {object{"messages": hello, "stream": false, "options": object{"num_predict": 60}}, "format"},
+		"/api/generate": {object{"prompt": "hello", "stream": false, "options": object{"num_predict": 60}}, "format"},
+	} {
+		ask := func(more object) (int, string) {
+			r := object{"model": "needle/llama"}
+			maps.Copy(r, test.base)
+			maps.Copy(r, more)
+			status, text, _ := ts.do(t, "POST", path, mustJSON(t, r))
+			return status, text
+		}
+		for _, more := range []object{
+			{"guided_regex": "zq{3}"}, {"guided_choice": []string{"zqqq"}}, {"structured_outputs": object{"regex": "zq{3}"}, "n": 1},
+		} {
+			status, text := ask(more)
+			require.Equal(t, http.StatusOK, status, "%s: %s", path, text)
+			require.Contains(t, text, `"zqqq"`, path)
+		}
+		status, text := ask(object{"guided_json": schema})
+		require.Equal(t, http.StatusOK, status, "%s: %s", path, text)
+		require.Regexp(t, `\{\s*\\"a\\":\s*7\s*\}`, strings.ReplaceAll(text, `\n`, ""), path)
+		for field, refused := range map[string]struct {
+			value any
+			want  string
+		}{
+			"response_format": {object{"type": "json_object"}, "response_format: not a field of this endpoint, expected " + test.format},
+			"n":               {2, "n: not supported"},
+			"grammar":         {"x", "grammar: not supported"},
+			"min_tokens":      {61, "min_tokens: found 61"},
+			"guided_regex":    {"(", "guided_regex: "},
+		} {
+			status, text := ask(object{field: refused.value})
+			require.Equal(t, http.StatusBadRequest, status, "%s %s: %s", path, field, text)
+			require.Contains(t, text, refused.want, path)
+		}
+	}
+	answer := func(more object) (text string, tokens int) {
+		r := object{"model": "needle/llama", "messages": hello, "max_tokens": 200, "temperature": 0}
+		maps.Copy(r, more)
+		var a struct {
+			Content []struct{ Text string }
+			Usage   struct {
+				Tokens int `json:"output_tokens"`
+			}
+		}
+		ts.post(t, "/v1/messages", r, &a)
+		return a.Content[0].Text, a.Usage.Tokens
+	}
+	free, n := answer(nil)
+	_, longer := answer(object{"min_tokens": n + 3})
+	require.GreaterOrEqual(t, longer, n+3)
+	stop := strings.Fields(free)[1]
+	without, _ := answer(object{"stop_sequences": []string{stop}})
+	with, _ := answer(object{"stop_sequences": []string{stop}, "include_stop_str_in_output": true})
+	require.Equal(t, without+stop, with)
+}
+
 // Rules for drawing tokens and changes of the text that lukv does not have are refused, unless
 // their value changes nothing, however it is written.
 func TestForeignRules(t *testing.T) {

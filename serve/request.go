@@ -221,7 +221,7 @@ func (c *sharedFields) asError(err error) *apiError {
 func minTokens(f *fields, most int) int {
 	n := f.integer("min_tokens", 0, 0, math.MaxInt32)
 	if most > 0 && n > most {
-		f.fail("min_tokens", "found %d, expected at most max_tokens, which is %d", n, most)
+		f.fail("min_tokens", "found %d, expected at most %d, the limit of the answer", n, most)
 	}
 	return n
 }
@@ -238,19 +238,27 @@ func stops(f *fields) []string {
 }
 
 // refuse reports a field that would change the answer and is not supported, unless its
-// value is harmless: numbers however they are written.
+// value is harmless.
 func refuse(f *fields, key string, harmless ...string) {
+	if alters(f, key, harmless...) {
+		f.fail(key, "not supported by this server")
+	}
+}
+
+// alters reports whether a field is there and its value is not harmless: numbers however they
+// are written.
+func alters(f *fields, key string, harmless ...string) bool {
 	v := f.values[key]
 	if v == nil || string(v) == "null" || string(v) == "[]" || string(v) == "{}" {
-		return
+		return false
 	}
 	n, err := strconv.ParseFloat(string(v), 64)
 	for _, h := range harmless {
 		if x, wrong := strconv.ParseFloat(h, 64); string(v) == h || err == nil && wrong == nil && n == x {
-			return
+			return false
 		}
 	}
-	f.fail(key, "not supported by this server")
+	return true
 }
 
 // compression reads kv_compression: a policy whose profile may name one of the server's,

@@ -22,9 +22,7 @@ func (s *Server) responseRequest(r *http.Request, f *fields) (*responseRequest, 
 			f.fail(key, "not supported: conversations are not stored, send the whole conversation as input")
 		}
 	}
-	if f.has("response_format") {
-		f.fail("response_format", "not a field of this endpoint, expected text.format")
-	}
+	refuseOfChat(f, "text.format")
 	refuseForeign(f, limitNames, "max_output_tokens", "max_tokens")
 	refuseForeign(f, thoughtNames, "thinking_token_budget")
 	for _, key := range stopNames {
@@ -112,48 +110,54 @@ func responseInput(f *fields, out []object, own names) []object {
 	case v[0] == '"':
 		return append(out, object{"role": "user", "content": f.str("input")})
 	}
-	var calls []object     // of the message that is being read
-	var callItems []string // their names
-	flush := func() {
-		if len(calls) > 0 {
-			if n := len(out); n > 0 && out[n-1]["role"] == "assistant" && out[n-1]["tool_calls"] == nil {
-				out[n-1]["tool_calls"] = calls
-			} else {
-				out = append(out, object{"role": "assistant", "content": nil, "tool_calls": calls})
-			}
-			for i, item := range callItems {
-				own[fmt.Sprintf("messages[%d].tool_calls[%d].function", len(out)-1, i)] = item
-			}
-			calls, callItems = nil, nil
+	// The item before was reasoning, or a call: what follows may belong to the same message.
+	thought, called := false, false
+	// assistant returns the last message, or a new one of the assistant.
+	assistant := func(last bool) object {
+		if !last {
+			out = append(out, object{"role": "assistant", "content": nil})
 		}
+		return out[len(out)-1]
 	}
 	for _, item := range f.objects("input", maxMessages) {
-		t := item.str("type")
-		if t != "function_call" {
-			flush()
-		}
-		switch t {
+		switch t := item.str("type"); t {
 		case "", "message":
 			if !item.has("content") {
 				item.fail("content", "missing")
 			}
-			own[fmt.Sprintf("messages[%d]", len(out))] = item.path
-			out = append(out, object{"role": item.str("role"), "content": item.text("content", "input_text", "output_text", "text")})
+			m := object{"role": item.str("role"), "content": item.text("content", "input_text", "output_text", "text")}
+			if thought && m["role"] == "assistant" {
+				assistant(true)["content"] = m["content"]
+			} else {
+				out = append(out, m)
+			}
+			own[fmt.Sprintf("messages[%d]", len(out)-1)] = item.path
+			thought, called = false, false
 		case "function_call":
-			callItems = append(callItems, item.path)
-			calls = append(calls, object{"id": item.str("call_id"), "type": "function", "function": object{"name": item.str("name"), "arguments": item.str("arguments")}})
+			n := len(out)
+			m := assistant(called || n > 0 && out[n-1]["role"] == "assistant" && out[n-1]["tool_calls"] == nil)
+			calls, _ := m["tool_calls"].([]object)
+			own[fmt.Sprintf("messages[%d].tool_calls[%d].function", len(out)-1, len(calls))] = item.path
+			m["tool_calls"] = append(calls, object{"id": item.str("call_id"), "type": "function", "function": object{"name": item.str("name"), "arguments": item.str("arguments")}})
+			thought, called = false, true
 		case "function_call_output":
 			if !item.has("output") {
 				item.fail("output", "missing")
 			}
 			out = append(out, object{"role": "tool", "tool_call_id": item.str("call_id"), "content": item.text("output", "input_text", "output_text", "text")})
-		case "reasoning": // from another model: nothing that this one reads
+			thought, called = false, false
+		case "reasoning": // that of other models may be a summary or encrypted: nothing that this one reads
+			if text := item.text("content", "reasoning_text", "text"); text != "" {
+				m := assistant(thought)
+				earlier, _ := m["reasoning_content"].(string)
+				m["reasoning_content"], thought = earlier+text, true // the template decides whether the model sees it
+			}
+			called = false
 		default:
-			item.fail("type", "%q is not supported, expected message, function_call or function_call_output", t)
+			item.fail("type", "%q is not supported, expected message, function_call, function_call_output or reasoning", t)
 		}
 		f.adopt(item)
 	}
-	flush()
 	return out
 }
 

@@ -644,7 +644,7 @@ var badRequests = []struct{ path, body, want string }{
 	{"/v1/completions", `{"model":"needle/llama","prompt":"x","best_of":1,"n":2}`, "at least n"},
 	{"/v1/completions", `{"model":"needle/llama","prompt":"x","suffix":"y"}`, "not supported"},
 	{"/v1/completions", `{"model":"needle/llama","prompt":"x","top_p":0}`, "more than 0 and at most 1"},
-	{"/v1/completions", `{"model":"needle/llama","prompt":"x","min_tokens":5,"max_tokens":2}`, "at most max_tokens, which is 2"},
+	{"/v1/completions", `{"model":"needle/llama","prompt":"x","min_tokens":5,"max_tokens":2}`, "at most 2, the limit of the answer"},
 	{"/v1/completions", `{"model":"needle/llama","prompt":"x","max_tokens":-1}`, "found -1, expected at least 0"},
 	{"/v1/completions", `{"model":"needle/llama","prompt":"x","prompt_logprobs":1,"stream":true}`, "not supported in a stream"},
 	{"/v1/completions", `{"model":"needle/llama","prompt":"x","return_progress":true}`, "needs stream"},

@@ -272,6 +272,7 @@ func (s *Server) Handler() http.Handler {
 		w.Header().Set("X-Request-Id", requestID(r.Header.Get("X-Request-Id"))) // refusals have one, too
 		defer placeOf(r).begin()()
 		out := &bodyGuard{ResponseWriter: w, body: s.boundBody(w, r)}
+		defer out.body.finish()
 		if !s.shared(out, r) {
 			guarded.ServeHTTP(out, r)
 		}
@@ -360,11 +361,14 @@ func (s *Server) wrap(pattern string, h handler) http.Handler {
 		}
 		line := []any{"id", id, "endpoint", pattern, "status", out.status, "bytes", out.bytes, "time", time.Since(start).Round(time.Millisecond)}
 		s.o.Log.Info("request", append(line, used.end()...)...)
-		var broken *panicError
-		if errors.As(err, &broken) && !reported {
-			s.o.Log.Error("internal error", "id", id, "error", broken)
-			panic(http.ErrAbortHandler) // half an answer must not look complete
+		if err == nil || reported {
+			return
 		}
+		var broken *panicError
+		if errors.As(err, &broken) {
+			s.o.Log.Error("internal error", "id", id, "error", broken)
+		}
+		panic(http.ErrAbortHandler) // half an answer must not look complete
 	})
 }
 

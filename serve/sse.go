@@ -28,7 +28,7 @@ func contextOf(r *http.Request) requestContext {
 const (
 	pingEvery     = 15 * time.Second       // while a long prompt is read: keeps proxies awake
 	progressEvery = 500 * time.Millisecond // if a client wants to see it
-	writeTimeout  = 30 * time.Second       // for an event to a client that does not read
+	writeTimeout  = 30 * time.Second       // for what is written at once, and for all waits of a stream for memory
 )
 
 // eventStream writes server-sent events. Events that a client has not read wait in memory, so
@@ -45,7 +45,9 @@ type eventStream struct {
 
 	progress func() // writes the progress of the prompt, until the answer begins; nil: pings instead
 
-	held time.Duration // in which memory for events was missing
+	// held is for how long memory for events was missing, in all: a client that reads a little
+	// every now and then must not keep its place in the engine.
+	held time.Duration
 
 	mu      sync.Mutex
 	waiting [][]byte // not yet written, in pieces of about maxWrite bytes
@@ -191,8 +193,9 @@ func (s *eventStream) put(text string) bool {
 	return true
 }
 
-// close ends the stream and waits until the client has read it, as long as for any answer.
-func (s *eventStream) close() {
+// close ends the stream and waits until the client has read it, as long as for any answer. It
+// returns why the stream was cut, nil if it is whole, and may be called again.
+func (s *eventStream) close() error {
 	s.mu.Lock()
 	s.ended = true
 	if s.err != nil {
@@ -210,6 +213,9 @@ func (s *eventStream) close() {
 		s.out.SetWriteDeadline(time.Now())
 		<-s.over
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.failed
 }
 
 // send writes a chunk.
@@ -219,7 +225,7 @@ func (s *eventStream) send(v any) {
 		text.WriteString(s.prefix + "data: ")
 	}
 	if err := encode(&text, v); err != nil {
-		s.err = err
+		s.err = asError(err, 0).report(s.w)
 		return
 	}
 	s.line(strings.TrimSuffix(text.String(), "\n"))

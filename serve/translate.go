@@ -11,12 +11,16 @@ import (
 // Other forms of the chat endpoint: a request is read into the fields of a chat
 // completion, and the parts of the answer become blocks: reasoning, texts and calls.
 
-// passed are fields that mean the same in every form.
-var passed = []string{
+// passed are fields that mean the same in every form, constraints among them.
+var passed = append([]string{
 	"model", "stream", "temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty", "repetition_penalty",
 	"logit_bias", "ignore_eos", "stop_token_ids", "cache_salt", "kv_compression", "document", "context", "chat_template_kwargs",
-	"parallel_tool_calls", "structured_outputs", "include_reasoning", "thinking_token_budget",
-}
+	"parallel_tool_calls", "include_reasoning", "thinking_token_budget",
+}, constraints...)
+
+// constraints are vLLM's fields for the format and the end of an answer, which ollama's API
+// takes, too.
+var constraints = []string{"structured_outputs", "guided_json", "guided_regex", "guided_choice", "min_tokens", "include_stop_str_in_output"}
 
 // object is a JSON object to be written.
 type object = map[string]any
@@ -28,16 +32,7 @@ func (s *Server) asChat(r *http.Request, f *fields, others object, own names, co
 		return nil, f.err
 	}
 	out := newFields(f.ctx, "")
-	for _, k := range passed {
-		if v := f.raw(k); v != nil {
-			out.values[k] = v
-		}
-	}
-	for k, v := range f.values { // which a chat refuses
-		if _, alters := altering[k]; alters || slices.Contains(unsupported, k) {
-			out.values[k] = v
-		}
-	}
+	out.values = chatFields(f, passed)
 	for k, v := range others {
 		data, err := json.Marshal(v)
 		if err != nil {
@@ -51,6 +46,32 @@ func (s *Server) asChat(r *http.Request, f *fields, others object, own names, co
 	}
 	c.own = own
 	return c, nil
+}
+
+// chatFields returns the fields of a request of another form that a chat has as well: those
+// with the given names, and those that it refuses.
+func chatFields(f *fields, names []string) map[string]json.RawMessage {
+	out := map[string]json.RawMessage{}
+	for _, k := range names {
+		if v := f.raw(k); v != nil {
+			out[k] = v
+		}
+	}
+	for k, v := range f.values {
+		if _, alters := altering[k]; alters || slices.Contains(unsupported, k) {
+			out[k] = v
+		}
+	}
+	return out
+}
+
+// refuseOfChat refuses fields of a chat that another form does not have and that would change
+// the answer; format is its own field for the format.
+func refuseOfChat(f *fields, format string) {
+	if f.has("response_format") {
+		f.fail("response_format", "not a field of this endpoint, expected %s", format)
+	}
+	refuse(f, "n", "1")
 }
 
 // names are the names, in a request of another form, of fields of a chat or what precedes
