@@ -143,9 +143,14 @@ func parseCompressed(s *settings) (*Scheme, error) {
 	}
 	return &Scheme{
 		Name:   "compressed-tensors " + s.Format,
-		stored: func(_ Source, module string) bool { return find(module) != nil },
+		stored: func(src Source, module string) bool { return find(module) != nil && there(src, module) },
 		read:   func(m *module) (*Matrix, error) { return find(m.name).read(m) },
 	}, nil
+}
+
+// there reports whether a checkpoint has a module: families may give one of several names.
+func there(src Source, module string) bool {
+	return slices.ContainsFunc([]string{".weight", ".weight_packed", ".weight_scale"}, func(suffix string) bool { return has(src, module+suffix) })
 }
 
 // reader returns the function that reads a module in a format.

@@ -234,6 +234,11 @@ func TestPlain(t *testing.T) {
 	}
 }
 
+// everything is a checkpoint that has a tensor of every name.
+type everything struct{}
+
+func (everything) Tensor(string) (tensor.Tensor, string, bool) { return tensor.Tensor{}, "", true }
+
 // Which modules are stored in the scheme follows targets, and exceptions go before them.
 func TestTargets(t *testing.T) {
 	parse := func(groups, ignore string) *Scheme {
@@ -255,8 +260,10 @@ func TestTargets(t *testing.T) {
 		{`["` + q + `"]`, `[]`, true, false},
 	} {
 		s := parse(c.targets, c.ignore)
-		require.Equal(t, c.q, s.Stored(nil, q), "%+v", c)
-		require.Equal(t, c.head, s.Stored(nil, head), "%+v", c)
+		src := everything{}
+		require.Equal(t, c.q, s.Stored(src, q), "%+v", c)
+		require.Equal(t, c.head, s.Stored(src, head), "%+v", c)
+		require.False(t, s.Stored(tensors{}, "m.q"), "what is not there")
 	}
 }
 
