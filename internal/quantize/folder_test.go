@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lukv/lukv/gguf"
 	"github.com/lukv/lukv/model/arch"
 	"github.com/lukv/lukv/model/weights"
 	"github.com/lukv/lukv/safetensors"
@@ -325,6 +326,40 @@ func TestExperts(t *testing.T) {
 	text, err = os.ReadFile(filepath.Join(m.dir, "config.json"))
 	require.NoError(t, err)
 	require.Contains(t, string(text), `"model.layers.0.mlp.experts.2.down_proj"`)
+}
+
+// TestStackedMixtral: a Mixtral whose experts are stacked has its router under another name;
+// it answers as the one with experts apart, as it is and quantised, in either format.
+func TestStackedMixtral(t *testing.T) {
+	config := strings.Replace(mixtures["mixtral"], `"vocab_size": 40`, `"vocab_size": 100`, 1)
+	source := floats(t, config, tensor.BF16)
+	stacked := maps.Clone(source)
+	var gateUp, down []byte
+	const own, now = "model.layers.0.block_sparse_moe.", "model.layers.0.mlp."
+	take := func(part string) []byte {
+		data := source[own+part].Data
+		require.NotEmpty(t, data, part)
+		delete(stacked, own+part)
+		return data
+	}
+	for x := range 3 {
+		for _, part := range []string{"w1", "w3"} {
+			gateUp = append(gateUp, take(fmt.Sprintf("experts.%d.%s.weight", x, part))...)
+		}
+		down = append(down, take(fmt.Sprintf("experts.%d.w2.weight", x))...)
+	}
+	stacked[now+"gate.weight"] = tensor.Tensor{Type: tensor.BF16, Shape: []int{3, 128}, Data: take("gate.weight")}
+	stacked[now+"experts.gate_up_proj"] = tensor.Tensor{Type: tensor.BF16, Shape: []int{3, 256, 128}, Data: gateUp}
+	stacked[now+"experts.down_proj"] = tensor.Tensor{Type: tensor.BF16, Shape: []int{3, 128, 128}, Data: down}
+	prompt := []int32{1, 5, 17, 42, 99, 3}
+	apart, together := folderOf(t, config, source), folderOf(t, config, stacked)
+	require.Equal(t, goldenLogits(t, apart, prompt), goldenLogits(t, together, prompt))
+	require.Equal(t, goldenLogits(t, write(t, apart, 4).dir, prompt), goldenLogits(t, write(t, together, 4).dir, prompt))
+	var files [2]string
+	for i, dir := range []string{apart, together} {
+		files[i], _ = written(t, copied(t, dir, nil), Options{Type: gguf.BF16})
+	}
+	require.Equal(t, goldenLogits(t, files[0], prompt), goldenLogits(t, files[1], prompt))
 }
 
 // TestFamilies: folders of other families are opened once more after they were made.

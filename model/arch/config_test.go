@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -109,6 +110,7 @@ func TestConfigValues(t *testing.T) {
 
 func TestConfigRope(t *testing.T) {
 	yarn := jsonKeys{"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+	ones := slices.Repeat([]float64{1}, 8)
 	cases := []struct {
 		name string
 		keys jsonKeys
@@ -140,12 +142,38 @@ func TestConfigRope(t *testing.T) {
 			RopeConfig{Theta: 1e4, Type: "linear", Factor: 4}},
 		{"default scaling beside parameters", jsonKeys{"rope_scaling": jsonKeys{"type": "default"}, "rope_parameters": jsonKeys{"rope_type": "linear", "factor": 2, "rope_theta": 1e6}},
 			RopeConfig{Theta: 1e6, Type: "linear", Factor: 2}},
+		{"Ministral 3 without any", jsonKeys{"model_type": "ministral3", "num_key_value_heads": 2}, RopeConfig{Theta: 1e6, Type: "yarn", Factor: 16, OriginalMax: 16384,
+			BetaFast: 32, BetaSlow: 1, MScale: 1, MScaleAllDim: 1, QueryBeta: 0.1}},
+		{"Ministral 3 without a base", jsonKeys{"model_type": "ministral3", "num_key_value_heads": 2, "rope_parameters": jsonKeys{"rope_type": "default"}}, RopeConfig{Theta: 1e4, Type: "default"}},
+		{"the original length of Phi 3", jsonKeys{"model_type": "phi3", "max_position_embeddings": 16384, "rope_scaling": jsonKeys{"type": "longrope",
+			"original_max_position_embeddings": 64, "short_factor": ones, "long_factor": ones}}, RopeConfig{Theta: 1e4, Type: "longrope", OriginalMax: 4096, ShortFactors: ones, LongFactors: ones}},
+		{"scaling beside rotations by kind", jsonKeys{"model_type": "gemma3_text", "num_key_value_heads": 4, "head_dim": 16, "rope_theta": 5e5, "rope_scaling": jsonKeys{"rope_type": "linear", "factor": 8},
+			"rope_parameters": jsonKeys{"full_attention": jsonKeys{"rope_type": "default"}, "sliding_attention": jsonKeys{"rope_type": "default"}}}, RopeConfig{Theta: 5e5, Type: "linear", Factor: 8}},
 	}
 	for _, c := range cases {
 		got, err := Parse(withKeys(c.keys))
 		if assert.NoError(t, err, c.name) {
 			assert.Equal(t, c.want, got.Rope, c.name)
 		}
+	}
+}
+
+// TestRotationsOfGemma3: the base of sliding layers is their own or the local one, never that
+// of the layers with full attention.
+func TestRotationsOfGemma3(t *testing.T) {
+	kinds := jsonKeys{"full_attention": jsonKeys{"rope_type": "default"}, "sliding_attention": jsonKeys{"rope_type": "default"}}
+	for local, keys := range map[float64]jsonKeys{
+		1e4: {"rope_theta": 5e5, "rope_parameters": kinds},
+		2e4: {"rope_theta": 5e5, "rope_parameters": kinds, "rope_local_base_freq": 2e4},
+		3e4: {"rope_theta": 5e5, "rope_parameters": jsonKeys{"full_attention": jsonKeys{"rope_type": "default"}, "sliding_attention": jsonKeys{"rope_type": "default", "rope_theta": 3e4}}},
+		4e4: {"rope_theta": 5e5, "rope_local_base_freq": 4e4},
+	} {
+		maps.Copy(keys, jsonKeys{"model_type": "gemma3_text", "num_key_value_heads": 4, "head_dim": 16, "attn_logit_softcapping": 50})
+		c, err := Parse(withKeys(keys))
+		require.NoError(t, err)
+		require.Equal(t, 5e5, c.Rope.Theta)
+		require.Equal(t, local, c.moreRopes[0].Theta)
+		require.Zero(t, c.Plans()[0].ScoreCap, "transformers has none")
 	}
 }
 

@@ -42,6 +42,7 @@ type configDefaults struct {
 	activation Activation // the only one supported
 	partial    bool       // a part of a head's elements may turn
 	longrope   bool       // rope types su and yarn mean longrope
+	original   int        // original_max_position_embeddings, also of a scaling that says another; 0: that of the scaling
 	ropeByKind bool       // read reads the rotations
 }
 

@@ -27,13 +27,11 @@ var gemma3Family = family{
 	defaults: configDefaults{maxPositions: 131072, heads: 8, kvHeads: 4, headDim: 256, vocab: 262208,
 		theta: 1e6, tied: true, activation: GELUTanh, ropeByKind: true},
 	read: func(o object, c *Config) {
-		c.QKNorm = true
-		scoreCap := o.softCap("attn_logit_softcapping", 0)
+		c.QKNorm = true // attn_logit_softcapping has no effect in transformers either
 		c.Scalars.LogitCap = o.softCap("final_logit_softcapping", 0)
 		o.ropeByKind(c, &gemma3Defaults, o.Float("rope_local_base_freq", 10000))
 		o.gemmaLayers(c, o.Int("sliding_window_pattern", 6, 1, maxLayers))
 		c.amend(func(_ int, p *LayerPlan) {
-			p.ScoreCap = scoreCap
 			if p.Window > 0 {
 				p.Rope = 1
 			}

@@ -10,6 +10,7 @@ var mixtralFamily = family{
 		tensorNames{RoleExpertGate, "block_sparse_moe.experts.%d.w1.weight", "ffn_gate.%d.weight"},
 		tensorNames{RoleExpertUp, "block_sparse_moe.experts.%d.w3.weight", "ffn_up.%d.weight"},
 		tensorNames{RoleExpertDown, "block_sparse_moe.experts.%d.w2.weight", "ffn_down.%d.weight"},
+		tensorNames{roleRouterBeside, "mlp.gate.weight", ""},
 	),
 	defaults: configDefaults{maxPositions: 131072, kvHeads: 8, eps: 1e-5, theta: 1e6},
 	read: func(o object, c *Config) {
@@ -18,7 +19,7 @@ var mixtralFamily = family{
 			width = o.slidingWindow()
 		}
 		o.oneWindow(c, width)
-		mix := o.experts("num_local_experts", 8, 2)
+		mix := o.experts("num_local_experts", o.Int("num_experts", 8, 1, maxExperts), 2) // both names, as in transformers
 		mix.Width, mix.Normalise = c.Intermediate, true
 		c.amend(func(_ int, p *LayerPlan) { p.FFN = mix })
 	},

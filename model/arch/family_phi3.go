@@ -9,7 +9,7 @@ var phi3Family = family{
 		tensorNames{roleQKV, "self_attn.qkv_proj.weight", "attn_qkv.weight"},
 		tensorNames{roleGateUp, "mlp.gate_up_proj.weight", "ffn_up.weight"},
 	),
-	defaults: configDefaults{maxPositions: 4096, eps: 1e-5, partial: true, longrope: true},
+	defaults: configDefaults{maxPositions: 4096, eps: 1e-5, partial: true, longrope: true, original: 4096},
 	read: func(o object, c *Config) {
 		width := 0
 		if o.Has("sliding_window") {

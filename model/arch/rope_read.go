@@ -1,6 +1,9 @@
 package arch
 
-import "reflect"
+import (
+	"cmp"
+	"reflect"
+)
 
 // rope collects the rotation's settings from both generations of configs, for a model of
 // c.MaxPositions. The values are checked by newRope.
@@ -50,7 +53,7 @@ func (o object) ropeOf(params, scaling object, c *Config, d *configDefaults) Rop
 	switch r.Type {
 	case "llama3", "yarn", "longrope":
 		// Where it stands beside the scaling, it goes before, as in transformers.
-		r.OriginalMax = o.Int("original_max_position_embeddings", r.OriginalMax, 1, PositionLimit)
+		r.OriginalMax = o.Int("original_max_position_embeddings", cmp.Or(d.original, r.OriginalMax), 1, PositionLimit)
 	}
 	if r.Type == "yarn" && p.Null("factor") && r.OriginalMax > 0 {
 		r.Factor = float64(c.MaxPositions) / float64(r.OriginalMax) // as in transformers
@@ -108,14 +111,14 @@ func (o object) ropeSettings(base RopeConfig, d *configDefaults) RopeConfig {
 // sliding layers, whose base is local where they are not given apart. It is for configs
 // whose rope_parameters may be keyed by the kinds of layers.
 func (o object) ropeByKind(c *Config, d *configDefaults, local float64) {
-	none := object{}
 	params, scaling := object{o.Object("rope_parameters")}, object{o.Object("rope_scaling")}
 	sliding := RopeConfig{Theta: local}
 	if params.Has(fullKind) || params.Has(slidingKind) {
 		full, side := object{params.Object(fullKind)}, object{params.Object(slidingKind)}
-		c.Rope = o.ropeOf(full, none, c, d)
+		c.Rope = o.ropeOf(full, scaling, c, d)
 		if params.Has(slidingKind) {
-			sliding = o.ropeOf(side, none, c, &configDefaults{theta: local})
+			sliding = o.ropeOf(side, object{}, c, &configDefaults{})
+			sliding.Theta = side.Float("rope_theta", local) // rope_theta of the config is that of full attention
 		}
 	} else {
 		c.Rope = o.ropeOf(params, scaling, c, d)

@@ -52,6 +52,8 @@ const (
 	roleExpertsGate
 	roleExpertsUp
 	roleExpertsDown
+
+	roleRouterBeside // RoleRouter, where it has another name beside those
 )
 
 // IsNorm reports whether the tensor is the weight of a norm.
@@ -238,6 +240,8 @@ func (p *LayerPlan) Stored(c *Config, role Role, x int, name func(Role) string) 
 		add(roleExpertsUp, x*w, e, w, c.Hidden)
 	case RoleExpertDown:
 		add(roleExpertsDown, x*c.Hidden, e, c.Hidden, w)
+	case RoleRouter:
+		add(roleRouterBeside, 0, e, c.Hidden)
 	}
 	if n := name(role); n != "" {
 		if role.ofExpert() {
