@@ -236,7 +236,14 @@ func formatFloat(f float64) string {
 
 // parseInt is Python's int(s) for text.
 func parseInt(s string) (int64, bool) {
-	i, err := strconv.ParseInt(strings.TrimFunc(s, isSpace), 10, 64)
+	s = strings.TrimFunc(s, isSpace)
+	if strings.Contains(s, "_") { // Python reads single ones between digits, as Go does in literals
+		if t := strings.TrimLeft(s, "+-"); strings.HasPrefix(t, "_") || strings.HasSuffix(t, "_") || strings.Contains(t, "__") {
+			return 0, false
+		}
+		s = strings.ReplaceAll(s, "_", "")
+	}
+	i, err := strconv.ParseInt(s, 10, 64)
 	if err != nil && i != 0 {
 		tooWide()
 	}

@@ -1,6 +1,7 @@
 package jinja
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -335,11 +336,28 @@ func (r *run) compare(a, b any, op string) int {
 		r.work(min(len(s.s), len(t.s)))
 		return strings.Compare(s.s, t.s) // UTF-8 sorts like code points
 	}
-	if kind := typeName(a); kind == typeName(b) && (kind == "list" || kind == "tuple") {
-		unsupportedf("order of lists")
+	switch x := a.(type) {
+	case []any:
+		if y, ok := b.([]any); ok {
+			return r.compareLists(x, y, op)
+		}
+	case tuple:
+		if y, ok := b.(tuple); ok {
+			return r.compareLists(x.elems, y.elems, op)
+		}
 	}
 	failf("'%s' not supported between '%s' and '%s'", op, typeName(a), typeName(b))
 	return 0
+}
+
+// compareLists orders lists by their first elements that differ, else by length.
+func (r *run) compareLists(a, b []any, op string) int {
+	for i := range min(len(a), len(b)) {
+		if !r.equal(a[i], b[i]) {
+			return r.compare(a[i], b[i], op)
+		}
+	}
+	return cmp.Compare(len(a), len(b))
 }
 
 // contains is Python's "needle in container".
