@@ -395,7 +395,7 @@ func (r *chatter) advice() string {
 
 // reading returns a progress line that shows how much of a prompt has been read.
 func (r *chatter) reading() *progress {
-	p := r.e.progress()
+	p := r.e.longProgress()
 	r.conv.Progress = p.tokens("reading", 1)
 	return p
 }

@@ -102,7 +102,7 @@ func (c *chooseCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	line := e.progress()
+	line := e.longProgress()
 	defer line.clear()
 	var answers []eval.Answer
 	o := eval.Options{

@@ -21,7 +21,7 @@ type divergenceResult struct {
 // divergence measures how far the methods move the full cache's own answers.
 func (c *evalCmd) divergence(e *env, m *model.Model, questions evalQuestions, methods []eval.Method, o eval.Options, settings evalSettings) error {
 	result := divergenceResult{Format: runs.DivergenceFormat, Settings: settings, Version: readVersion(), Items: []eval.Divergence{}}
-	line := e.progress()
+	line := e.longProgress()
 	defer line.clear()
 	o.Progress = func(done, total int) {
 		e.log.Info("measured", "done", done, "of", total)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -67,6 +68,11 @@ func TestLongProgress(t *testing.T) {
 	require.Equal(t, exitOK, code, msg)
 	require.Regexp(t, `(?m)^profiling: question 1 of \d+`, msg)
 	require.NotContains(t, msg, "\r")
+	path := filepath.Join(dir, "text")
+	require.NoError(t, os.WriteFile(path, []byte(strings.Repeat("The cat sat. ", 200)), 0o600))
+	code, _, msg = invoke(t, "", "run", "builtin", "-c", path, "--ratio", "0.5", "--max-tokens", "1", "Where?")
+	require.Equal(t, exitOK, code, msg)
+	require.Regexp(t, `(?m)^reading: \d+ of \d+ tokens, \d+s left`, msg)
 }
 
 // A binary file is no context.

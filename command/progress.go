@@ -117,7 +117,7 @@ func (p *progress) tokens(what string, layers int) func(done, total int) {
 		return nil
 	}
 	return func(done, total int) {
-		p.show("%s: %d of %d tokens", what, done/max(1, layers), total/max(1, layers))
+		p.show("%s: %d of %d tokens%s", what, done/max(1, layers), total/max(1, layers), p.left(0, done, total))
 	}
 }
 

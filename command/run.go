@@ -366,7 +366,7 @@ func (r *runner) begin(contextText, prompt string) (*model.Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := r.e.progress()
+	p := r.e.longProgress()
 	defer p.clear()
 	o.Progress = p.tokens("reading", r.m.Config().Layers)
 	protected, err := r.protected(policy, tokens)
