@@ -216,6 +216,14 @@ func (k *keys) fail(err error) {
 
 func (k *keys) has(key string) bool { return k.f.Has(k.prefix + key) }
 
+// given reports whether the file has one of the architecture's keys, for keys whose 0 means
+// the same as their absence.
+func (k *keys) given(key string) bool {
+	n, noInteger := k.f.Uint(k.prefix + key)
+	x, noFloat := k.f.Float(k.prefix + key)
+	return k.has(key) && (noInteger != nil || n != 0) && (noFloat != nil || x != 0)
+}
+
 // integer returns one of the architecture's values, from 1 to math.MaxInt32. An
 // absent key gives def, or an error if def is 0.
 func (k *keys) integer(key string, def int) int {

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/gguf"
+	modelarch "github.com/lukv/lukv/model/arch"
 	"github.com/lukv/lukv/tensor"
 	"github.com/lukv/lukv/tokenizer"
 )
@@ -86,6 +87,15 @@ func config(t *testing.T, g *gguf.File, o Options) map[string]any {
 	return out
 }
 
+// network returns the network that the config of a file describes.
+func network(t *testing.T, g *gguf.File) *modelarch.Config {
+	files, err := Files(g, Options{Text: true})
+	require.NoError(t, err)
+	c, err := modelarch.LoadFS(files)
+	require.NoError(t, err)
+	return c
+}
+
 // TestArchitectures: keys of every architecture become those of its configs.
 func TestArchitectures(t *testing.T) {
 	for arch, c := range map[string]struct {
@@ -125,6 +135,24 @@ func TestArchitectures(t *testing.T) {
 				require.Equal(t, 0.5, s["mscale_all_dim"])
 			}
 		})
+	}
+}
+
+// TestGraniteFactors: factors that are absent or 0 are those of llama.cpp: 1, and for scores
+// the root of the head dimension.
+func TestGraniteFactors(t *testing.T) {
+	zero := float32(0)
+	for _, set := range []file{
+		{}, {"granite.attention.scale": zero, "granite.embedding_scale": zero, "granite.residual_scale": zero},
+	} {
+		f := small("granite")
+		f["granite.logit_scale"] = float32(8)
+		maps.Copy(f, set)
+		plan := network(t, f.open(t, fourRows)).Plans()[0]
+		require.Equal(t, 0.25, plan.ScoreScale)
+		require.Equal(t, 1.0, plan.ResidualScale)
+		c := config(t, f.open(t, fourRows), Options{})
+		require.NotContains(t, c, "embedding_multiplier")
 	}
 }
 

@@ -369,9 +369,13 @@ func readGranite(k *keys, c *object) {
 		{"embedding_multiplier", "embedding_scale"}, {"attention_multiplier", "attention.scale"},
 		{"residual_multiplier", "residual_scale"}, {"logits_scaling", "logit_scale"},
 	} {
-		if k.has(x.key) || x.name == "logits_scaling" {
+		if k.given(x.key) || x.name == "logits_scaling" { // which is needed, as logits are divided by it
 			c.set(x.name, k.float(x.key, 0))
 		}
+	}
+	if !k.given("attention.scale") {
+		// The usual scale of scores, while an absent attention_multiplier means 1.
+		c.set("attention_multiplier", 1/math.Sqrt(float64(c.integer("head_dim"))))
 	}
 	c.set("attention_bias", k.biased("attn_q", "attn_qkv"))
 	c.set("mlp_bias", k.biased("ffn_gate"))
