@@ -29,7 +29,7 @@ var archs = map[string]arch{
 	"smollm3":  {"smollm3", "SmolLM3ForCausalLM", readSmolLM3},
 	"granite":  {"granite", "GraniteForCausalLM", readGranite},
 	"phi3":     {"phi3", "Phi3ForCausalLM", readPhi3},
-	"olmo2":    {"olmo2", "Olmo2ForCausalLM", func(*keys, *object) {}},
+	"olmo2":    {"olmo2", "Olmo2ForCausalLM", readOLMo2},
 	"gemma2":   {"gemma2", "Gemma2ForCausalLM", readGemma2},
 	"gemma3":   {"gemma3_text", "Gemma3ForCausalLM", readGemma3},
 	"mistral3": {"ministral3", "Ministral3ForCausalLM", readMinistral3},
@@ -379,6 +379,14 @@ func readGranite(k *keys, c *object) {
 	}
 	c.set("attention_bias", k.biased("attn_q", "attn_qkv"))
 	c.set("mlp_bias", k.biased("ffn_gate"))
+}
+
+// readOLMo2 refuses OLMo 3, which goes by the name of OLMo 2 and has a window, in which
+// positions rotate without scaling, in some layers.
+func readOLMo2(k *keys, _ *object) {
+	if key := "attention.sliding_window"; k.given(key) {
+		k.fail(fmt.Errorf("key %q: OLMo 3 is %w, expected OLMo 2, which has no window", k.prefix+key, ErrUnsupported))
+	}
 }
 
 func readPhi3(k *keys, c *object) {
