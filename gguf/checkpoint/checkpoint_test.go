@@ -168,6 +168,46 @@ func TestLlamaKinds(t *testing.T) {
 	require.Equal(t, 64.0, c["sliding_window"])
 }
 
+// TestOptionalKeys: what llama.cpp takes for absent keys, and for those whose 0 means the same.
+func TestOptionalKeys(t *testing.T) {
+	yarn := func(set file) file {
+		set["llama.rope.scaling.type"] = "yarn"
+		return set
+	}
+	for _, c := range []struct {
+		set  file
+		want map[string]any // of rope_scaling
+	}{
+		{file{"llama.rope.scaling.type": "linear"}, map[string]any{"rope_type": "linear", "factor": 1.0}},
+		{file{"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": float32(0)}, map[string]any{"rope_type": "linear", "factor": 1.0}},
+		{yarn(file{}), map[string]any{"rope_type": "yarn", "factor": 1.0, "original_max_position_embeddings": 4096.0}},
+		{
+			yarn(file{"llama.rope.scaling.factor": float32(0), "llama.rope.scaling.original_context_length": uint32(0), "llama.rope.scaling.yarn_log_multiplier": float32(0)}),
+			map[string]any{"rope_type": "yarn", "factor": 1.0, "original_max_position_embeddings": 4096.0},
+		},
+		{yarn(file{"llama.rope.scaling.factor": float32(4)}), map[string]any{"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096.0}},
+	} {
+		f := small("llama")
+		maps.Copy(f, c.set)
+		require.Equal(t, c.want, config(t, f.open(t, fourRows), Options{})["rope_scaling"], "%v", c.set)
+		network(t, f.open(t, fourRows)) // accepts it
+	}
+
+	f := small("llama")
+	f["llama.expert_count"] = uint32(0)
+	require.Equal(t, "llama", config(t, f.open(t, fourRows), Options{})["model_type"])
+
+	for _, set := range []file{{}, {"gemma3.attention.sliding_window": uint32(0), "gemma3.attention.sliding_window_pattern": uint32(6)}} {
+		f := small("gemma3")
+		maps.Copy(f, set)
+		c := network(t, f.open(t, fourRows))
+		require.Equal(t, make([]int, 12), c.Windows)
+		for _, p := range c.Plans() {
+			require.Zero(t, p.Rope, "all layers rotate as those with full attention")
+		}
+	}
+}
+
 // TestSampling: what a file recommends becomes the generation defaults.
 func TestSampling(t *testing.T) {
 	f := small("qwen3")

@@ -220,12 +220,21 @@ func (k *keys) scaling() *object {
 	case "none":
 		return nil
 	case "linear":
-		return &object{{"rope_type", kind}, {"factor", k.float(factor, 0)}}
+		return &object{{"rope_type", kind}, {"factor", k.stretch(factor)}}
 	case "yarn":
 		return k.yarn(factor)
 	}
 	k.fail(fmt.Errorf("key %q: %q is %w, expected none, linear or yarn", k.prefix+ropeType, kind, ErrUnsupported))
 	return nil
+}
+
+// stretch returns the factor of a scaling under the given key. llama.cpp takes an absent one
+// and 0 for 1.
+func (k *keys) stretch(factor string) number {
+	if !k.given(factor) {
+		return 1
+	}
+	return k.float(factor, 0)
 }
 
 func (k *keys) yarn(factor string) *object {
@@ -237,17 +246,20 @@ func (k *keys) yarn(factor string) *object {
 			k.fail(fmt.Errorf("key %q: %v is %w, expected 1", ext, x, ErrUnsupported))
 		}
 	}
-	stretch := k.float(factor, 0)
+	stretch, original := k.stretch(factor), p+"original_context_length"
+	if !k.given(original) {
+		original = "context_length" // as in llama.cpp
+	}
 	s := &object{
 		{"rope_type", "yarn"}, {"factor", stretch},
-		{"original_max_position_embeddings", k.integer(p+"original_context_length", 0)},
+		{"original_max_position_embeddings", k.integer(original, 0)},
 	}
 	for key, name := range map[string]string{"yarn_beta_fast": "beta_fast", "yarn_beta_slow": "beta_slow"} {
 		if k.has(p + key) {
 			s.set(name, k.float(p+key, 0))
 		}
 	}
-	if k.has(p + "yarn_log_multiplier") {
+	if k.given(p + "yarn_log_multiplier") {
 		// mscale_all_dim, beside an mscale of 1, which no key holds.
 		s.set("mscale", 1)
 		s.set("mscale_all_dim", k.float(p+"yarn_log_multiplier", 0))
@@ -283,7 +295,7 @@ func (k *keys) biased(names ...string) bool {
 func readLlama(k *keys, c *object) {
 	w, windowed := k.window(c)
 	switch {
-	case k.has("expert_count"):
+	case k.given("expert_count"):
 		c.set("architectures", []string{"MixtralForCausalLM"})
 		c.set("model_type", "mixtral")
 		k.experts(c, "num_local_experts")
@@ -441,7 +453,12 @@ func readGemma3(k *keys, c *object) {
 	if k.has("final_logit_softcapping") {
 		c.set("final_logit_softcapping", k.float("final_logit_softcapping", 0))
 	}
-	c.set("sliding_window", k.integer("attention.sliding_window", 0))
+	const window = "attention.sliding_window"
+	if !k.given(window) { // full attention in every layer, whatever the pattern
+		c.set("sliding_window", nil)
+		return
+	}
+	c.set("sliding_window", k.integer(window, 0))
 	c.set("rope_local_base_freq", k.float("rope.freq_base_swa", 10000))
 	const key = "attention.sliding_window_pattern"
 	layers := c.integer("num_hidden_layers")
