@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -240,6 +241,17 @@ func (k *keys) integer(key string, def int) int {
 		return 1
 	}
 	return int(n)
+}
+
+// perLayer is integer for a key that may list a value for each layer, which must be the same in
+// all, as layers are alike.
+func (k *keys) perLayer(key string, def int) int {
+	list, err := k.f.Ints(k.prefix + key)
+	if err == nil && len(list) == k.integer("block_count", 0) && list[0] >= 1 && list[0] <= math.MaxInt32 &&
+		!slices.ContainsFunc(list, func(n int64) bool { return n != list[0] }) {
+		return int(list[0])
+	}
+	return k.integer(key, def) // refuses another list
 }
 
 // float returns one of the architecture's values, a finite number above 0. An absent key

@@ -194,6 +194,12 @@ func TestOptionalKeys(t *testing.T) {
 	}
 
 	f := small("llama")
+	f["llama.attention.head_count"], f["llama.attention.head_count_kv"] = slices.Repeat([]int32{8}, 12), slices.Repeat([]int32{4}, 12)
+	f["llama.feed_forward_length"] = slices.Repeat([]int32{80}, 12)
+	listed := network(t, f.open(t, fourRows))
+	require.Equal(t, []int{8, 4, 80}, []int{listed.Heads, listed.KVHeads, listed.Intermediate})
+
+	f = small("llama")
 	f["llama.expert_count"] = uint32(0)
 	require.Equal(t, "llama", config(t, f.open(t, fourRows), Options{})["model_type"])
 
@@ -243,7 +249,9 @@ func TestPooling(t *testing.T) {
 func TestRefuses(t *testing.T) {
 	for want, set := range map[string]file{
 		`"qwen35moe" is not supported`:           {"general.architecture": "qwen35moe"},
-		`"llama.attention.head_count": found`:    {"llama.attention.head_count": []int32{4, 2}},
+		`"llama.attention.head_count": found`:    {"llama.attention.head_count": []int32{4, 2, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4}},
+		`"llama.attention.head_count_kv": found`: {"llama.attention.head_count_kv": []int32{2, 2}}, // of 12 layers
+		`"llama.feed_forward_length": found`:     {"llama.feed_forward_length": make([]int32, 12)},
 		`"llama.expert_used_count": found 5`:     {"llama.expert_count": uint32(4), "llama.expert_used_count": uint32(5)},
 		`"spiral-bpe"`:                           {"tokenizer.ggml.pre": "spiral-bpe"},
 		`"llama.rope.dimension_count": found 20`: {"llama.rope.dimension_count": uint32(20)},

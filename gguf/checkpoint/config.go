@@ -55,9 +55,9 @@ func readConfig(f *gguf.File, o Options) (*object, error) {
 	c.set("hidden_size", k.integer("embedding_length", 0))
 	c.set("intermediate_size", k.feedForward())
 	c.set("num_hidden_layers", k.integer("block_count", 0))
-	heads := k.integer("attention.head_count", 0)
+	heads := k.perLayer("attention.head_count", 0)
 	c.set("num_attention_heads", heads)
-	c.set("num_key_value_heads", k.integer("attention.head_count_kv", heads))
+	c.set("num_key_value_heads", k.perLayer("attention.head_count_kv", heads))
 	c.set("head_dim", k.headDim(heads, c.integer("hidden_size")))
 	c.set("vocab_size", embed.Shape[0])
 	c.set("max_position_embeddings", k.integer("context_length", 0))
@@ -103,7 +103,7 @@ func (k *keys) feedForward() int {
 			return k.integer(experts, 0)
 		}
 	}
-	return k.integer(key, 0)
+	return k.perLayer(key, 0)
 }
 
 // headDim is the number of elements of a head, of keys as of values.
