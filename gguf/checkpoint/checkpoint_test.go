@@ -214,6 +214,28 @@ func TestOptionalKeys(t *testing.T) {
 	}
 }
 
+// TestYarnFactor: attn_factor multiplies the factor of cosine and sine, which is 1 + 0.1 ln s for
+// a stretch s, divided by 1 + 0.1 m ln s for a yarn_log_multiplier m.
+func TestYarnFactor(t *testing.T) {
+	for _, c := range []struct{ log, attn, want float64 }{
+		{0, 1, 1 + 0.1*math.Log(16)},
+		{0, 0.5, 0.5 * (1 + 0.1*math.Log(16))},
+		{1, 1, 1},
+		{1, 0.5, 0.5},
+		{0.5, 1, (1 + 0.1*math.Log(16)) / (1 + 0.05*math.Log(16))},
+		{0.5, 2, 2 * (1 + 0.1*math.Log(16)) / (1 + 0.05*math.Log(16))},
+	} {
+		f := small("mistral3")
+		maps.Copy(f, file{
+			"mistral3.rope.scaling.type": "yarn", "mistral3.rope.scaling.factor": float32(16), "mistral3.rope.scaling.original_context_length": uint32(256),
+			"mistral3.rope.scaling.yarn_log_multiplier": float32(c.log), "mistral3.rope.scaling.attn_factor": float32(c.attn),
+		})
+		ropes, err := modelarch.NewRopes(network(t, f.open(t, fourRows)))
+		require.NoError(t, err)
+		require.InDelta(t, c.want, ropes[0].AttentionFactor(), 1e-6, "%+v", c)
+	}
+}
+
 // TestSampling: what a file recommends becomes the generation defaults.
 func TestSampling(t *testing.T) {
 	f := small("qwen3")

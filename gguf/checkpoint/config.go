@@ -259,14 +259,18 @@ func (k *keys) yarn(factor string) *object {
 			s.set(name, k.float(p+key, 0))
 		}
 	}
+	mscale := func(m number) float64 { return 1 + 0.1*float64(m)*math.Log(float64(stretch)) }
+	own := mscale(1)
 	if k.given(p + "yarn_log_multiplier") {
 		// mscale_all_dim, beside an mscale of 1, which no key holds.
+		all := k.float(p+"yarn_log_multiplier", 0)
 		s.set("mscale", 1)
-		s.set("mscale_all_dim", k.float(p+"yarn_log_multiplier", 0))
+		s.set("mscale_all_dim", all)
+		own /= mscale(all)
 	}
 	// In GGUF it multiplies YaRN's own factor; in rope_scaling it replaces it.
 	if x := k.float(p+"attn_factor", 1); x != 1 {
-		s.set("attention_factor", number(float64(x)*(1+0.1*math.Log(float64(stretch)))))
+		s.set("attention_factor", number(float64(x)*own))
 	}
 	return s
 }
