@@ -236,6 +236,23 @@ func TestYarnFactor(t *testing.T) {
 	}
 }
 
+// TestBiases: a bias either has a place in the network that the config describes, or has none, so
+// that the file is refused when its weights are loaded. Where it has none, llama.cpp takes biases of
+// queries, keys and values without one of the output, which these families cannot have.
+func TestBiases(t *testing.T) {
+	for arch, place := range map[string]bool{
+		"llama": true, "granite": true, "qwen3": true, "qwen2": true,
+		"smollm3": false, "olmo2": false, "gemma2": false, "gemma3": false, "mistral3": false,
+	} {
+		f := small(arch)
+		f[arch+".logit_scale"] = float32(8) // of granite
+		g := f.open(t, map[string][]float32{"token_embd.weight": fourRows["token_embd.weight"], "blk.0.attn_q.bias": make([]float32, 64)})
+		require.Equal(t, place, slices.ContainsFunc(network(t, g).GGUFTensors(), func(x modelarch.GGUFTensor) bool {
+			return x.Name == "blk.0.attn_q.bias"
+		}), arch)
+	}
+}
+
 // TestSampling: what a file recommends becomes the generation defaults.
 func TestSampling(t *testing.T) {
 	f := small("qwen3")
