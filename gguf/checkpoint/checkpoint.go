@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -216,6 +217,14 @@ func (k *keys) fail(err error) {
 
 func (k *keys) has(key string) bool { return k.f.Has(k.prefix + key) }
 
+// given reports whether the file has one of the architecture's keys, for keys whose 0 means
+// the same as their absence.
+func (k *keys) given(key string) bool {
+	n, noInteger := k.f.Uint(k.prefix + key)
+	x, noFloat := k.f.Float(k.prefix + key)
+	return k.has(key) && (noInteger != nil || n != 0) && (noFloat != nil || x != 0)
+}
+
 // integer returns one of the architecture's values, from 1 to math.MaxInt32. An
 // absent key gives def, or an error if def is 0.
 func (k *keys) integer(key string, def int) int {
@@ -232,6 +241,17 @@ func (k *keys) integer(key string, def int) int {
 		return 1
 	}
 	return int(n)
+}
+
+// perLayer is integer for a key that may list a value for each layer, which must be the same in
+// all, as layers are alike.
+func (k *keys) perLayer(key string, def int) int {
+	list, err := k.f.Ints(k.prefix + key)
+	if err == nil && len(list) == k.integer("block_count", 0) && list[0] >= 1 && list[0] <= math.MaxInt32 &&
+		!slices.ContainsFunc(list, func(n int64) bool { return n != list[0] }) {
+		return int(list[0])
+	}
+	return k.integer(key, def) // refuses another list
 }
 
 // float returns one of the architecture's values, a finite number above 0. An absent key

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/gguf"
+	modelarch "github.com/lukv/lukv/model/arch"
 	"github.com/lukv/lukv/tensor"
 	"github.com/lukv/lukv/tokenizer"
 )
@@ -86,6 +87,15 @@ func config(t *testing.T, g *gguf.File, o Options) map[string]any {
 	return out
 }
 
+// network returns the network that the config of a file describes.
+func network(t *testing.T, g *gguf.File) *modelarch.Config {
+	files, err := Files(g, Options{Text: true})
+	require.NoError(t, err)
+	c, err := modelarch.LoadFS(files)
+	require.NoError(t, err)
+	return c
+}
+
 // TestArchitectures: keys of every architecture become those of its configs.
 func TestArchitectures(t *testing.T) {
 	for arch, c := range map[string]struct {
@@ -128,6 +138,24 @@ func TestArchitectures(t *testing.T) {
 	}
 }
 
+// TestGraniteFactors: factors that are absent or 0 are those of llama.cpp: 1, and for scores
+// the root of the head dimension.
+func TestGraniteFactors(t *testing.T) {
+	zero := float32(0)
+	for _, set := range []file{
+		{}, {"granite.attention.scale": zero, "granite.embedding_scale": zero, "granite.residual_scale": zero},
+	} {
+		f := small("granite")
+		f["granite.logit_scale"] = float32(8)
+		maps.Copy(f, set)
+		plan := network(t, f.open(t, fourRows)).Plans()[0]
+		require.Equal(t, 0.25, plan.ScoreScale)
+		require.Equal(t, 1.0, plan.ResidualScale)
+		c := config(t, f.open(t, fourRows), Options{})
+		require.NotContains(t, c, "embedding_multiplier")
+	}
+}
+
 // TestLlamaKinds: what shares the architecture llama is told apart.
 func TestLlamaKinds(t *testing.T) {
 	f := small("llama")
@@ -138,6 +166,91 @@ func TestLlamaKinds(t *testing.T) {
 	require.Equal(t, "mixtral", c["model_type"])
 	require.Equal(t, 8.0, c["num_local_experts"])
 	require.Equal(t, 64.0, c["sliding_window"])
+}
+
+// TestOptionalKeys: what llama.cpp takes for absent keys, and for those whose 0 means the same.
+func TestOptionalKeys(t *testing.T) {
+	yarn := func(set file) file {
+		set["llama.rope.scaling.type"] = "yarn"
+		return set
+	}
+	for _, c := range []struct {
+		set  file
+		want map[string]any // of rope_scaling
+	}{
+		{file{"llama.rope.scaling.type": "linear"}, map[string]any{"rope_type": "linear", "factor": 1.0}},
+		{file{"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": float32(0)}, map[string]any{"rope_type": "linear", "factor": 1.0}},
+		{yarn(file{}), map[string]any{"rope_type": "yarn", "factor": 1.0, "original_max_position_embeddings": 4096.0}},
+		{
+			yarn(file{"llama.rope.scaling.factor": float32(0), "llama.rope.scaling.original_context_length": uint32(0), "llama.rope.scaling.yarn_log_multiplier": float32(0)}),
+			map[string]any{"rope_type": "yarn", "factor": 1.0, "original_max_position_embeddings": 4096.0},
+		},
+		{yarn(file{"llama.rope.scaling.factor": float32(4)}), map[string]any{"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096.0}},
+	} {
+		f := small("llama")
+		maps.Copy(f, c.set)
+		require.Equal(t, c.want, config(t, f.open(t, fourRows), Options{})["rope_scaling"], "%v", c.set)
+		network(t, f.open(t, fourRows)) // accepts it
+	}
+
+	f := small("llama")
+	f["llama.attention.head_count"], f["llama.attention.head_count_kv"] = slices.Repeat([]int32{8}, 12), slices.Repeat([]int32{4}, 12)
+	f["llama.feed_forward_length"] = slices.Repeat([]int32{80}, 12)
+	listed := network(t, f.open(t, fourRows))
+	require.Equal(t, []int{8, 4, 80}, []int{listed.Heads, listed.KVHeads, listed.Intermediate})
+
+	f = small("llama")
+	f["llama.expert_count"] = uint32(0)
+	require.Equal(t, "llama", config(t, f.open(t, fourRows), Options{})["model_type"])
+
+	for _, set := range []file{{}, {"gemma3.attention.sliding_window": uint32(0), "gemma3.attention.sliding_window_pattern": uint32(6)}} {
+		f := small("gemma3")
+		maps.Copy(f, set)
+		c := network(t, f.open(t, fourRows))
+		require.Equal(t, make([]int, 12), c.Windows)
+		for _, p := range c.Plans() {
+			require.Zero(t, p.Rope, "all layers rotate as those with full attention")
+		}
+	}
+}
+
+// TestYarnFactor: attn_factor multiplies the factor of cosine and sine, which is 1 + 0.1 ln s for
+// a stretch s, divided by 1 + 0.1 m ln s for a yarn_log_multiplier m.
+func TestYarnFactor(t *testing.T) {
+	for _, c := range []struct{ log, attn, want float64 }{
+		{0, 1, 1 + 0.1*math.Log(16)},
+		{0, 0.5, 0.5 * (1 + 0.1*math.Log(16))},
+		{1, 1, 1},
+		{1, 0.5, 0.5},
+		{0.5, 1, (1 + 0.1*math.Log(16)) / (1 + 0.05*math.Log(16))},
+		{0.5, 2, 2 * (1 + 0.1*math.Log(16)) / (1 + 0.05*math.Log(16))},
+	} {
+		f := small("mistral3")
+		maps.Copy(f, file{
+			"mistral3.rope.scaling.type": "yarn", "mistral3.rope.scaling.factor": float32(16), "mistral3.rope.scaling.original_context_length": uint32(256),
+			"mistral3.rope.scaling.yarn_log_multiplier": float32(c.log), "mistral3.rope.scaling.attn_factor": float32(c.attn),
+		})
+		ropes, err := modelarch.NewRopes(network(t, f.open(t, fourRows)))
+		require.NoError(t, err)
+		require.InDelta(t, c.want, ropes[0].AttentionFactor(), 1e-6, "%+v", c)
+	}
+}
+
+// TestBiases: a bias either has a place in the network that the config describes, or has none, so
+// that the file is refused when its weights are loaded. Where it has none, llama.cpp takes biases of
+// queries, keys and values without one of the output, which these families cannot have.
+func TestBiases(t *testing.T) {
+	for arch, place := range map[string]bool{
+		"llama": true, "granite": true, "qwen3": true, "qwen2": true,
+		"smollm3": false, "olmo2": false, "gemma2": false, "gemma3": false, "mistral3": false,
+	} {
+		f := small(arch)
+		f[arch+".logit_scale"] = float32(8) // of granite
+		g := f.open(t, map[string][]float32{"token_embd.weight": fourRows["token_embd.weight"], "blk.0.attn_q.bias": make([]float32, 64)})
+		require.Equal(t, place, slices.ContainsFunc(network(t, g).GGUFTensors(), func(x modelarch.GGUFTensor) bool {
+			return x.Name == "blk.0.attn_q.bias"
+		}), arch)
+	}
 }
 
 // TestSampling: what a file recommends becomes the generation defaults.
@@ -175,7 +288,9 @@ func TestPooling(t *testing.T) {
 func TestRefuses(t *testing.T) {
 	for want, set := range map[string]file{
 		`"qwen35moe" is not supported`:           {"general.architecture": "qwen35moe"},
-		`"llama.attention.head_count": found`:    {"llama.attention.head_count": []int32{4, 2}},
+		`"llama.attention.head_count": found`:    {"llama.attention.head_count": []int32{4, 2, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4}},
+		`"llama.attention.head_count_kv": found`: {"llama.attention.head_count_kv": []int32{2, 2}}, // of 12 layers
+		`"llama.feed_forward_length": found`:     {"llama.feed_forward_length": make([]int32, 12)},
 		`"llama.expert_used_count": found 5`:     {"llama.expert_count": uint32(4), "llama.expert_used_count": uint32(5)},
 		`"spiral-bpe"`:                           {"tokenizer.ggml.pre": "spiral-bpe"},
 		`"llama.rope.dimension_count": found 20`: {"llama.rope.dimension_count": uint32(20)},
@@ -217,6 +332,14 @@ func TestRefuses(t *testing.T) {
 	f["granite.logit_scale"] = float32(0)
 	_, err = Files(f.open(t, fourRows), Options{Text: true})
 	require.ErrorContains(t, err, `"granite.logit_scale": found 0`)
+	f = small("olmo2")
+	f["olmo2.attention.sliding_window"] = uint32(0)
+	_, err = Files(f.open(t, fourRows), Options{Text: true})
+	require.NoError(t, err)
+	f["olmo2.attention.sliding_window"] = uint32(4096)
+	_, err = Files(f.open(t, fourRows), Options{Text: true})
+	require.ErrorIs(t, err, ErrUnsupported)
+	require.ErrorContains(t, err, `"olmo2.attention.sliding_window": OLMo 3 is not supported`)
 	_, err = Files(small("llama").open(t, nil), Options{Text: true})
 	require.ErrorContains(t, err, "token_embd.weight")
 	_, err = Files(small("llama").open(t, map[string][]float32{"token_embd.weight": fourRows["token_embd.weight"], "rope_freqs.weight": make([]float32, 7)}), Options{Text: true})

@@ -29,7 +29,7 @@ var archs = map[string]arch{
 	"smollm3":  {"smollm3", "SmolLM3ForCausalLM", readSmolLM3},
 	"granite":  {"granite", "GraniteForCausalLM", readGranite},
 	"phi3":     {"phi3", "Phi3ForCausalLM", readPhi3},
-	"olmo2":    {"olmo2", "Olmo2ForCausalLM", func(*keys, *object) {}},
+	"olmo2":    {"olmo2", "Olmo2ForCausalLM", readOLMo2},
 	"gemma2":   {"gemma2", "Gemma2ForCausalLM", readGemma2},
 	"gemma3":   {"gemma3_text", "Gemma3ForCausalLM", readGemma3},
 	"mistral3": {"ministral3", "Ministral3ForCausalLM", readMinistral3},
@@ -55,9 +55,9 @@ func readConfig(f *gguf.File, o Options) (*object, error) {
 	c.set("hidden_size", k.integer("embedding_length", 0))
 	c.set("intermediate_size", k.feedForward())
 	c.set("num_hidden_layers", k.integer("block_count", 0))
-	heads := k.integer("attention.head_count", 0)
+	heads := k.perLayer("attention.head_count", 0)
 	c.set("num_attention_heads", heads)
-	c.set("num_key_value_heads", k.integer("attention.head_count_kv", heads))
+	c.set("num_key_value_heads", k.perLayer("attention.head_count_kv", heads))
 	c.set("head_dim", k.headDim(heads, c.integer("hidden_size")))
 	c.set("vocab_size", embed.Shape[0])
 	c.set("max_position_embeddings", k.integer("context_length", 0))
@@ -103,7 +103,7 @@ func (k *keys) feedForward() int {
 			return k.integer(experts, 0)
 		}
 	}
-	return k.integer(key, 0)
+	return k.perLayer(key, 0)
 }
 
 // headDim is the number of elements of a head, of keys as of values.
@@ -220,12 +220,21 @@ func (k *keys) scaling() *object {
 	case "none":
 		return nil
 	case "linear":
-		return &object{{"rope_type", kind}, {"factor", k.float(factor, 0)}}
+		return &object{{"rope_type", kind}, {"factor", k.stretch(factor)}}
 	case "yarn":
 		return k.yarn(factor)
 	}
 	k.fail(fmt.Errorf("key %q: %q is %w, expected none, linear or yarn", k.prefix+ropeType, kind, ErrUnsupported))
 	return nil
+}
+
+// stretch returns the factor of a scaling under the given key. llama.cpp takes an absent one
+// and 0 for 1.
+func (k *keys) stretch(factor string) number {
+	if !k.given(factor) {
+		return 1
+	}
+	return k.float(factor, 0)
 }
 
 func (k *keys) yarn(factor string) *object {
@@ -237,24 +246,31 @@ func (k *keys) yarn(factor string) *object {
 			k.fail(fmt.Errorf("key %q: %v is %w, expected 1", ext, x, ErrUnsupported))
 		}
 	}
-	stretch := k.float(factor, 0)
+	stretch, original := k.stretch(factor), p+"original_context_length"
+	if !k.given(original) {
+		original = "context_length" // as in llama.cpp
+	}
 	s := &object{
 		{"rope_type", "yarn"}, {"factor", stretch},
-		{"original_max_position_embeddings", k.integer(p+"original_context_length", 0)},
+		{"original_max_position_embeddings", k.integer(original, 0)},
 	}
 	for key, name := range map[string]string{"yarn_beta_fast": "beta_fast", "yarn_beta_slow": "beta_slow"} {
 		if k.has(p + key) {
 			s.set(name, k.float(p+key, 0))
 		}
 	}
-	if k.has(p + "yarn_log_multiplier") {
+	mscale := func(m number) float64 { return 1 + 0.1*float64(m)*math.Log(float64(stretch)) }
+	own := mscale(1)
+	if k.given(p + "yarn_log_multiplier") {
 		// mscale_all_dim, beside an mscale of 1, which no key holds.
+		all := k.float(p+"yarn_log_multiplier", 0)
 		s.set("mscale", 1)
-		s.set("mscale_all_dim", k.float(p+"yarn_log_multiplier", 0))
+		s.set("mscale_all_dim", all)
+		own /= mscale(all)
 	}
 	// In GGUF it multiplies YaRN's own factor; in rope_scaling it replaces it.
 	if x := k.float(p+"attn_factor", 1); x != 1 {
-		s.set("attention_factor", number(float64(x)*(1+0.1*math.Log(float64(stretch)))))
+		s.set("attention_factor", number(float64(x)*own))
 	}
 	return s
 }
@@ -283,7 +299,7 @@ func (k *keys) biased(names ...string) bool {
 func readLlama(k *keys, c *object) {
 	w, windowed := k.window(c)
 	switch {
-	case k.has("expert_count"):
+	case k.given("expert_count"):
 		c.set("architectures", []string{"MixtralForCausalLM"})
 		c.set("model_type", "mixtral")
 		k.experts(c, "num_local_experts")
@@ -369,12 +385,24 @@ func readGranite(k *keys, c *object) {
 		{"embedding_multiplier", "embedding_scale"}, {"attention_multiplier", "attention.scale"},
 		{"residual_multiplier", "residual_scale"}, {"logits_scaling", "logit_scale"},
 	} {
-		if k.has(x.key) || x.name == "logits_scaling" {
+		if k.given(x.key) || x.name == "logits_scaling" { // which is needed, as logits are divided by it
 			c.set(x.name, k.float(x.key, 0))
 		}
 	}
+	if !k.given("attention.scale") {
+		// The usual scale of scores, while an absent attention_multiplier means 1.
+		c.set("attention_multiplier", 1/math.Sqrt(float64(c.integer("head_dim"))))
+	}
 	c.set("attention_bias", k.biased("attn_q", "attn_qkv"))
 	c.set("mlp_bias", k.biased("ffn_gate"))
+}
+
+// readOLMo2 refuses OLMo 3, which goes by the name of OLMo 2 and has a window, in which
+// positions rotate without scaling, in some layers.
+func readOLMo2(k *keys, _ *object) {
+	if key := "attention.sliding_window"; k.given(key) {
+		k.fail(fmt.Errorf("key %q: OLMo 3 is %w, expected OLMo 2, which has no window", k.prefix+key, ErrUnsupported))
+	}
 }
 
 func readPhi3(k *keys, c *object) {
@@ -429,7 +457,12 @@ func readGemma3(k *keys, c *object) {
 	if k.has("final_logit_softcapping") {
 		c.set("final_logit_softcapping", k.float("final_logit_softcapping", 0))
 	}
-	c.set("sliding_window", k.integer("attention.sliding_window", 0))
+	const window = "attention.sliding_window"
+	if !k.given(window) { // full attention in every layer, whatever the pattern
+		c.set("sliding_window", nil)
+		return
+	}
+	c.set("sliding_window", k.integer(window, 0))
 	c.set("rope_local_base_freq", k.float("rope.freq_base_swa", 10000))
 	const key = "attention.sliding_window_pattern"
 	layers := c.integer("num_hidden_layers")
