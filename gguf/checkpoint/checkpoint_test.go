@@ -212,6 +212,9 @@ func TestOptionalKeys(t *testing.T) {
 			require.Zero(t, p.Rope, "all layers rotate as those with full attention")
 		}
 	}
+
+	rope := network(t, small("mistral3").open(t, fourRows)).Rope
+	require.Equal(t, "default", rope.Type, "not the scaling that a config without any has")
 }
 
 // TestYarnFactor: attn_factor multiplies the factor of cosine and sine, which is 1 + 0.1 ln s for

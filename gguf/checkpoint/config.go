@@ -415,14 +415,15 @@ func readPhi3(k *keys, c *object) {
 
 // readMinistral3 sets the factor of queries that grows with the position.
 func readMinistral3(k *keys, c *object) {
-	if !k.has("attention.temperature_scale") {
-		return
+	scaling, scaled := c.get("rope_scaling").(*object)
+	switch beta := k.has("attention.temperature_scale"); {
+	case beta && scaled:
+		scaling.set("llama_4_scaling_beta", k.float("attention.temperature_scale", 0))
+	case beta:
+		k.fail(fmt.Errorf("key %q without a scaling of positions is %w", k.prefix+"attention.temperature_scale", ErrUnsupported))
+	case !scaled: // a config without any has the architecture's own
+		c.set("rope_scaling", &object{{"rope_type", "default"}})
 	}
-	if s, ok := c.get("rope_scaling").(*object); ok {
-		s.set("llama_4_scaling_beta", k.float("attention.temperature_scale", 0))
-		return
-	}
-	k.fail(fmt.Errorf("key %q without a scaling of positions is %w", k.prefix+"attention.temperature_scale", ErrUnsupported))
 }
 
 // layers of the models whose score scale is not that of the head dimension.
