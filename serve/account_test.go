@@ -300,8 +300,8 @@ func TestStructureIsCounted(t *testing.T) {
 	large := start(t, Options{}, engine.Options{})
 	list := `{"a":[` + strings.Repeat("0,", maxEmbedded/2) + `0]}`
 	for field, r := range map[string]object{
-		"chat_template_kwargs": {"chat_template_kwargs": json.RawMessage(list)},
-		"kv_compression":       {"context": "x", "kv_compression": json.RawMessage(list)},
+		"chat_template_kwargs":                         {"chat_template_kwargs": json.RawMessage(list)},
+		"kv_compression":                               {"context": "x", "kv_compression": json.RawMessage(list)},
 		"messages[0].tool_calls[0].function.arguments": {"messages": []object{{"role": "assistant", "tool_calls": []object{{"function": object{"name": "f", "arguments": list}}}}}},
 	} {
 		status, text, _ := large.do(t, "POST", "/v1/chat/completions", mustJSON(t, ask("x", r)))

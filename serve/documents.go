@@ -191,7 +191,15 @@ type document struct {
 
 // size returns the bytes of everything whose length is up to the client.
 func (d *document) size() int64 {
-	return int64(len(d.text) + len(d.System) + len(d.Name) + len(d.salt) + len(d.policy.String()))
+	return int64(len(d.text) + len(d.System) + len(d.Name) + len(d.salt) + d.policyBytes())
+}
+
+// policyBytes returns the bytes of the policy.
+func (d *document) policyBytes() int {
+	if d.policy == nil {
+		return 0
+	}
+	return len(d.policy.String())
 }
 
 // documentCost is how many bytes a copy of a document takes without its texts.
@@ -199,7 +207,7 @@ const documentCost = 1 << 10
 
 // answerBytes returns the most that the document takes in an answer until it is written.
 func (d *document) answerBytes() int {
-	return documentCost + escapeCost*(len(d.System)+len(d.Name)+len(d.policy.String()))
+	return documentCost + escapeCost*(len(d.System)+len(d.Name)+d.policyBytes())
 }
 
 // now returns a copy of the document in its current state. The caller holds the mutex.

@@ -167,7 +167,7 @@ func TestDocumentsBound(t *testing.T) {
 	d := &s.docs
 	d.add(&document{ID: "a", text: "some text"})
 	w := &lockedWriter{ResponseRecorder: httptest.NewRecorder(), docs: d}
-	require.NoError(t, s.listDocuments(w, httptest.NewRequest("GET", "/v1/documents", nil)))
+	require.NoError(t, s.listDocuments(w, requestOf(s, "")))
 	require.Contains(t, w.Body.String(), `"id":"a"`)
 	require.False(t, w.held)
 

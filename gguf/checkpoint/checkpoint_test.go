@@ -214,7 +214,7 @@ func TestOptionalKeys(t *testing.T) {
 	}
 
 	rope := network(t, small("mistral3").open(t, fourRows)).Rope
-	require.Equal(t, "default", rope.Type, "not the scaling that a config without any has")
+	require.Empty(t, rope.Type, "not the scaling that a config without any has")
 }
 
 // TestYarnFactor: attn_factor multiplies the factor of cosine and sine, which is 1 + 0.1 ln s for

@@ -520,7 +520,7 @@ func TestFolderGGUFSettings(t *testing.T) {
 		gemma3 + `"sliding_window": 8`:                              "",
 		gemma3 + `"sliding_window": 8, "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention", "sliding_attention"]`: "",
 		gemma3 + `"sliding_window": 8, "final_logit_softcapping": 20.0, "rope_local_base_freq": 5000.0`:                                                    "",
-		gemma3 + `"sliding_window": 8, "attn_logit_softcapping": 20.0`:                                                                                     "limit of scores in layer 0, 0 instead of 20",
+		gemma3 + `"sliding_window": 8, "attn_logit_softcapping": 20.0`:                                                                                     "",
 		`"model_type": "gemma2", "query_pre_attn_scalar": 64, "attn_logit_softcapping": 40.0`:                                                              "",
 		`"model_type": "smollm3"`:                              "",
 		`"model_type": "smollm3", "no_rope_layer_interval": 2`: "rotation of positions in layer 1",
