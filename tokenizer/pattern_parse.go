@@ -86,22 +86,23 @@ type patternParser struct {
 	fold bool // (?i)
 	nest int
 	sets map[string]*charSet // by their ranges
+	ruby bool                // has parts that the regular expressions of tekken.json read in another way
 }
 
-// parsePattern reads a pattern.
-func parsePattern(pattern string) (*patternNode, error) {
+// parsePattern reads a pattern; ruby is that of the parser.
+func parsePattern(pattern string) (n *patternNode, ruby bool, err error) {
 	if len(pattern) > maxPatternLen {
-		return nil, fmt.Errorf("%d bytes, expected at most %d", len(pattern), maxPatternLen)
+		return nil, false, fmt.Errorf("%d bytes, expected at most %d", len(pattern), maxPatternLen)
 	}
 	if !utf8.ValidString(pattern) {
-		return nil, errors.New("not UTF-8")
+		return nil, false, errors.New("not UTF-8")
 	}
 	p := &patternParser{in: pattern, sets: make(map[string]*charSet)}
-	n, err := p.alternatives()
+	n, err = p.alternatives()
 	if err == nil && p.at < len(p.in) {
 		err = errors.New("a closing parenthesis without an opening one")
 	}
-	return n, err
+	return n, p.ruby, err
 }
 
 func (p *patternParser) rest() string { return p.in[p.at:] }
@@ -176,7 +177,14 @@ func (p *patternParser) repeated() (*patternNode, error) {
 		r.lazy = true
 	case p.take("+"):
 		if braces {
-			return nil, unsupported("+ after a repetition in braces")
+			// Only after *, + and ? a plus is possessive; after braces it repeats what
+			// comes before it once more.
+			if r.canBeEmpty() {
+				return nil, unsupported("a repetition of what may be empty")
+			}
+			r = &patternNode{op: patRepeat, subs: []*patternNode{r}, min: 1, max: math.MaxInt}
+			p.ruby = true
+			break
 		}
 		if n.op != patClass {
 			return nil, unsupported("a possessive repetition of more than one character")

@@ -32,6 +32,7 @@ func findCarefully(p *pattern, text string) []piece {
 // publishedPatterns are the patterns of published tokenizers, with or without a
 // scanner, and those of the test data.
 var publishedPatterns = append(slices.Sorted(maps.Keys(knownPatterns)),
+	`'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s`,
 	"'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
 	`[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`+"`"+`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`,
 	"[一-龥\u3040-ゟ゠-ヿ]+", `[\r\n]`, `\s?\p{L}+`, `\s?\p{P}+`, `[\s.,]`, `\s{2,}`, `\p{L}+|\p{N}+`,
@@ -141,6 +142,7 @@ func TestPatternTime(t *testing.T) {
 		{`(?=(?:aa)+b)a|a`, strings.Repeat("a", n) + "b"},
 		{`(?!a*b)a|a`, strings.Repeat("a", n) + "b"},
 		{`a++b|a`, strings.Repeat("a", n)},
+		{`a{1,3}+b|a`, strings.Repeat("a", n)},
 		{`(?:a++ )*x|a| `, strings.Repeat("aaaaaaaaaaaaaaaa ", n/16)},
 		{`(?:a+ |.+ )*z|.`, strings.Repeat("aaaaaaaaaaaaaaaa ", n/16)},
 		{`\s+(?!\S)|\s`, strings.Repeat(" ", n) + "x"},
@@ -161,7 +163,7 @@ func TestPatternRefusals(t *testing.T) {
 		`(a)\1`: `\1`, `(?<name>a)`: "(?<na", `(?:a*)*`: "may be empty", `(?:a|)+`: "may be empty",
 		`a**`: "repetition of a repetition", `(?<=ab)c`: "a lookbehind", `(?<=a+)c`: "a lookbehind",
 		`(?>ab|a)`: "atomic", `(?:ab)++`: "possessive", `[a[b]]`: "brackets inside", `[a&&b]`: "intersections",
-		`\G`: `\G`, `\h`: `\h`, `a{2}+`: "+ after", `{,3}`: "", `a{,3}`: "lower bound", `\pL`: "braces",
+		`\G`: `\G`, `\h`: `\h`, `a{0,2}+`: "may be empty", `a{1,2}++`: "repetition of a repetition", `(?>a{2}+)`: "atomic", `{,3}`: "", `a{,3}`: "lower bound", `\pL`: "braces",
 		`a(?i)b`: "(?i)", `(?#x)`: "(?#x",
 		strings.Repeat("(?:a|b)", 65): "choices", strings.Repeat("(?:ab){1000}", 5): "instructions",
 	} {
@@ -210,6 +212,10 @@ func TestPatternAnchors(t *testing.T) {
 		{`(?:a|aa)(?!bc)b|a`, "aabc", []piece{{0, 1}, {1, 2}}},
 		{`(?:a|aa)(?!bc)b|a`, "aab", []piece{{0, 3}}},
 		{`(?:a*)?b`, "aab", []piece{{0, 3}}}, // may be empty, but not again and again
+		// A plus after braces repeats once more. Expected values: Hugging Face tokenizers 0.23.3.
+		{`\p{N}{1,3}+`, "a1234567b", []piece{{1, 8}}},
+		{`a{2}+`, "aaaaaxaaa", []piece{{0, 4}, {6, 8}}},
+		{`a{1,3}+ab`, "aaaaab", []piece{{0, 6}}}, // and gives back
 		{`x*`, "axb", []piece{{0, 0}, {1, 2}, {3, 3}}},
 	} {
 		p, err := compilePattern(tt.pattern)
