@@ -274,7 +274,7 @@ func FuzzPattern(f *testing.F) {
 	for i, p := range publishedPatterns {
 		f.Add(p, patternTexts()[i*7])
 	}
-	for _, p := range []string{`a*b|a`, `(?=(\d{3})+(?!\d))`, `(?>\s+)\p{L}`, `(?:a|aa)+b|a`, `\b`, `^a|b$`, `(?i)k|[^\W\d]`, `x*?y{2,3}`} {
+	for _, p := range []string{`a*b|a`, `(?=(\d{3})+(?!\d))`, `(?>\s+)\p{L}`, `(?:a|aa)+b|a`, `\b`, `^a|b$`, `(?i)k|[^\W\d]`, `x*?y{2,3}`, `[^a[\S&&[^K]]1]+|\d{1,3}+`} {
 		f.Add(p, "aaab 1234567 K\u212a\n\n yyy x")
 	}
 	f.Add(`\s{2\,}|\s{\x32}`, "A \n a \n{2,} {2}") // no repetitions
