@@ -165,7 +165,7 @@ func TestStepsStop(t *testing.T) {
 	require.Less(t, strings.Count(s.cur, "_"), soon)
 	require.Less(t, len(s.cur), len(text)/4)
 	for _, m := range []matcher{
-		literal("b"), digitRuns{classes(), 1}, gpt2Scanner{classes()}, llamaScanner{classes(), 3}, tekkenScanner{classes(), 3, true}, mustCompile(t, `\s`), mustCompile(t, `x?`),
+		literal("b"), digitRuns{classes(), 1}, byteDigits(1), punctuation(), gpt2Scanner{classes()}, llamaScanner{classes(), 3}, tekkenScanner{classes(), 3, true}, mustCompile(t, `\s`), mustCompile(t, `x?`),
 	} {
 		require.Less(t, len(m.find(ended(), nil, text)), soon, "%T", m)
 		for _, how := range behaviours {
