@@ -71,8 +71,8 @@ func hfNormalizer(p hfPart) (n normalizer, times int, err error) {
 	case "Strip":
 		return stripBlanks{p.StripLeft, p.StripRight}, 1, nil
 	case "Prepend":
-		if len(p.Prepend) > maxGrowth {
-			return nil, 0, fmt.Errorf("type Prepend: %d bytes, expected at most %d", len(p.Prepend), maxGrowth)
+		if len(p.Prepend) > maxReplacement {
+			return nil, 0, fmt.Errorf("type Prepend: %d bytes, expected at most %d", len(p.Prepend), maxReplacement)
 		}
 		return prependText(p.Prepend), 1, nil
 	case "Replace":
