@@ -36,6 +36,16 @@ func (s *charSet) has(r rune) bool {
 	return found || i&1 != 0
 }
 
+// within reports whether all characters of the set are from lo to hi, of the basic plane.
+func (s *charSet) within(lo, hi rune) bool {
+	for r := range rune(0x10000) {
+		if s.has(r) && (r < lo || r > hi) {
+			return false
+		}
+	}
+	return len(s.high) == 0
+}
+
 // at returns the length of the character at text[pos:] if it is in the set, else 0.
 // A byte that is not UTF-8 counts as U+FFFD.
 func (s *charSet) at(text string, pos int) int {

@@ -29,8 +29,12 @@
 //
 // Character classes are those of Unicode 16, as in the reference implementations;
 // the normal forms follow golang.org/x/text. Model types other than byte pair
-// encoding, and parts of tokenizer.json that no Llama, Mistral or Qwen2 checkpoint
-// uses, are refused with an error that wraps [errors.ErrUnsupported].
+// encoding, and parts of tokenizer.json that cannot be read exactly, are refused with an
+// error that wraps [errors.ErrUnsupported]. Pre-tokenizers are ByteLevel, Split, Digits,
+// Punctuation and Metaspace; ByteLevel may be followed only by Digits, and by a Split that
+// looks only at visible ASCII characters. A pattern means what it means to Oniguruma: inner
+// brackets add their characters, && intersects, and a{1,3}+ repeats a group. In tekken.json,
+// which is not read by Oniguruma, these three are refused.
 //
 // Encoding takes O(n log n) time in the length of the text for every vocabulary and
 // text; no time limit can change ids. Split and Replace patterns are

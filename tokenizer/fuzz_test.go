@@ -77,6 +77,7 @@ func FuzzReadHF(f *testing.F) {
 	addSeeds(f, "tokenizer.json")
 	f.Add([]byte(`{"added_tokens":[{"id":3,"content":"<s>","special":true,"lstrip":true,"rstrip":true}],"normalizer":{"type":"Sequence","normalizers":[{"type":"Prepend","prepend":"▁"},{"type":"Replace","pattern":{"Regex":"\\s+"},"content":"▁"}]},"pre_tokenizer":{"type":"Metaspace","replacement":"▁","prepend_scheme":"first"},"post_processor":{"type":"BertProcessing","sep":["</s>",2],"cls":["<s>",3]},"decoder":{"type":"Sequence","decoders":[{"type":"ByteFallback"},{"type":"Fuse"},{"type":"Strip","content":" ","start":1,"stop":1}]},"model":{"type":"BPE","unk_token":"a","fuse_unk":true,"vocab":{"a":0,"b":1,"ab":2},"merges":["a b"]}}`))
 	f.Add([]byte(`{"pre_tokenizer":{"type":"Split","pattern":{"Regex":"(?=\\p{L})|\\w"},"behavior":"MergedWithNext","invert":true},"decoder":null,"model":{"vocab":{"a":0,"<0x41>":1,"▁":2},"byte_fallback":true,"ignore_merges":true,"merges":[["a","a"]]}}`))
+	f.Add(minimal(`,"pre_tokenizer":{"type":"Sequence","pretokenizers":[` + falcon + `]}`))
 	// Inputs that once took all memory, all time or the stack.
 	for _, pattern := range []string{`a*b|a`, strings.Repeat("(", 2000), strings.Repeat("(?:a|b|c|d)", 200), `(?:a+)+b`, `x*`, `(?=(a|aa)+b)`} {
 		f.Add(minimal(fmt.Sprintf(`,"pre_tokenizer":{"type":"Split","behavior":"Isolated","pattern":{"Regex":%q}}`, pattern)))
@@ -274,7 +275,7 @@ func FuzzPattern(f *testing.F) {
 	for i, p := range publishedPatterns {
 		f.Add(p, patternTexts()[i*7])
 	}
-	for _, p := range []string{`a*b|a`, `(?=(\d{3})+(?!\d))`, `(?>\s+)\p{L}`, `(?:a|aa)+b|a`, `\b`, `^a|b$`, `(?i)k|[^\W\d]`, `x*?y{2,3}`} {
+	for _, p := range []string{`a*b|a`, `(?=(\d{3})+(?!\d))`, `(?>\s+)\p{L}`, `(?:a|aa)+b|a`, `\b`, `^a|b$`, `(?i)k|[^\W\d]`, `x*?y{2,3}`, `[^a[\S&&[^K]]1]+|\d{1,3}+`} {
 		f.Add(p, "aaab 1234567 K\u212a\n\n yyy x")
 	}
 	f.Add(`\s{2\,}|\s{\x32}`, "A \n a \n{2,} {2}") // no repetitions

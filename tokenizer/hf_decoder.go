@@ -93,8 +93,8 @@ func (h *hfDecoding) replace(p hfPart) error {
 	if err != nil {
 		return fmt.Errorf("type Replace: %w", err)
 	}
-	if h.grown *= growth(m, p.Content); h.grown > maxGrowth {
-		return fmt.Errorf("a token may become %d times as long, expected at most %d", h.grown, maxGrowth)
+	if h.grown *= growth(m, p.Content); h.grown > maxReplacement {
+		return fmt.Errorf("a token may become %d times as long, expected at most %d", h.grown, maxReplacement)
 	}
 	plain := new(scratch)
 	plain.begin(context.Background(), math.MaxInt)

@@ -1,10 +1,13 @@
 package tokenizer
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 
 	"golang.org/x/text/unicode/norm"
 )
@@ -68,8 +71,8 @@ func hfNormalizer(p hfPart) (n normalizer, times int, err error) {
 	case "Strip":
 		return stripBlanks{p.StripLeft, p.StripRight}, 1, nil
 	case "Prepend":
-		if len(p.Prepend) > maxGrowth {
-			return nil, 0, fmt.Errorf("type Prepend: %d bytes, expected at most %d", len(p.Prepend), maxGrowth)
+		if len(p.Prepend) > maxReplacement {
+			return nil, 0, fmt.Errorf("type Prepend: %d bytes, expected at most %d", len(p.Prepend), maxReplacement)
 		}
 		return prependText(p.Prepend), 1, nil
 	case "Replace":
@@ -99,7 +102,12 @@ func hfPreTokenizer(out []preTokenizer, p hfPart) (_ []preTokenizer, bytes bool,
 	case "Sequence":
 		for _, sub := range p.PreTokenizers {
 			if bytes {
-				return nil, false, unsupported("%s after ByteLevel", sub.Type)
+				step, err := hfAfterBytes(sub)
+				if err != nil {
+					return nil, false, err
+				}
+				out = append(out, step)
+				continue
 			}
 			if out, bytes, err = hfPreTokenizer(out, sub); err != nil {
 				return nil, false, err
@@ -120,6 +128,12 @@ func hfPreTokenizer(out []preTokenizer, p hfPart) (_ []preTokenizer, bytes bool,
 			out = append(out, split{m: b.words})
 		}
 		return out, true, nil
+	case "Punctuation":
+		how, ok := behaviours[cmp.Or(p.Behavior, "Isolated")]
+		if !ok {
+			return nil, false, unsupported("type Punctuation: behavior %q", p.Behavior)
+		}
+		return append(out, split{m: punctuation(), how: how}), false, nil
 	case "Split":
 		m, err := p.Pattern.matcher()
 		if err != nil {
@@ -146,6 +160,43 @@ func hfPreTokenizer(out []preTokenizer, p hfPart) (_ []preTokenizer, bytes bool,
 		return append(out, m), false, nil
 	}
 	return nil, false, unsupported("type %q", p.Type)
+}
+
+// hfAfterBytes makes a step that follows ByteLevel, whose output is in the byte-level
+// alphabet. The steps work on the bytes themselves, so only those are read of which it is
+// clear what they do to a byte.
+func hfAfterBytes(p hfPart) (preTokenizer, error) {
+	switch p.Type {
+	case "Digits":
+		if p.IndividualDigits {
+			return split{m: byteDigits(1)}, nil
+		}
+		return split{m: byteDigits(math.MaxInt), how: contiguous}, nil
+	case "Split":
+		steps, _, err := hfPreTokenizer(nil, p)
+		if err != nil {
+			return nil, err
+		}
+		if s := steps[0].(split); onlyVisible(s.m) {
+			return s, nil
+		}
+		return nil, unsupported("Split after ByteLevel at other than visible ASCII characters")
+	}
+	return nil, unsupported("%s after ByteLevel", p.Type)
+}
+
+// onlyVisible reports whether m looks at nothing but visible ASCII characters, which stand
+// for themselves in the byte-level alphabet.
+func onlyVisible(m matcher) bool {
+	switch m := m.(type) {
+	case literal:
+		return !strings.ContainsFunc(string(m), func(r rune) bool { return r < '!' || r > '~' })
+	case *pattern:
+		return m.hungry && !slices.ContainsFunc(m.code, func(in instr) bool {
+			return in.op == opAssert || in.set != nil && !in.set.within('!', '~')
+		})
+	}
+	return false
 }
 
 // scheme is the prepend scheme of a Metaspace; add_prefix_space is its older form.

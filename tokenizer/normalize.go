@@ -17,8 +17,13 @@ type normalizer interface {
 }
 
 // maxGrowth is the largest factor by which normalisation may lengthen a text, not
-// counting the prepended text.
-const maxGrowth = 64
+// counting the prepended text. NFKC, Lowercase and a Replace of one character by another,
+// each at its worst, are at 66.
+const maxGrowth = 128
+
+// maxReplacement is the most bytes that may be prepended or stand for a character of a
+// SentencePiece model, and the largest factor by which a decoder may lengthen a token.
+const maxReplacement = 64
 
 // growth returns the largest factor by which replacing the matches of m with text
 // can lengthen a text.

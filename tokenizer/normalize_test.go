@@ -109,6 +109,14 @@ func TestHangulFinals(t *testing.T) {
 	require.Equal(t, "\u11aa\uac01\u11aa", tok.normalize("\u3133\uac01\u3133"))
 }
 
+// TestLongChain: a chain of common steps, each counted at its worst. Expected value:
+// Hugging Face tokenizers 0.23.3.
+func TestLongChain(t *testing.T) {
+	tok, err := readHF(minimal(`,"normalizer":{"type":"Sequence","normalizers":[{"type":"NFKC"},{"type":"Lowercase"},{"type":"Replace","pattern":{"Regex":"\\s"},"content":"▁"}]}`), &config{})
+	require.NoError(t, err)
+	require.Equal(t, "i\u0307ⱥ▁صلى▁الله▁عليه▁وسلم▁fi", tok.normalize("İȺ\u3000\ufdfa\nﬁ"))
+}
+
 // TestNothingLeft: where normalising leaves nothing of a stretch, no prefix goes before
 // it. Expected values: Hugging Face tokenizers 0.23.3.
 func TestNothingLeft(t *testing.T) {
@@ -165,7 +173,7 @@ func TestStepsStop(t *testing.T) {
 	require.Less(t, strings.Count(s.cur, "_"), soon)
 	require.Less(t, len(s.cur), len(text)/4)
 	for _, m := range []matcher{
-		literal("b"), digitRuns{classes(), 1}, gpt2Scanner{classes()}, llamaScanner{classes(), 3}, tekkenScanner{classes(), 3, true}, mustCompile(t, `\s`), mustCompile(t, `x?`),
+		literal("b"), digitRuns{classes(), 1}, byteDigits(1), punctuation(), gpt2Scanner{classes()}, llamaScanner{classes(), 3}, tekkenScanner{classes(), 3, true}, mustCompile(t, `\s`), mustCompile(t, `x?`),
 	} {
 		require.Less(t, len(m.find(ended(), nil, text)), soon, "%T", m)
 		for _, how := range behaviours {

@@ -20,6 +20,7 @@ type pattern struct {
 	memos  int // bits of notes per position
 	first  firstBytes
 	hungry bool // cannot match without taking a character
+	ruby   bool // has parts that only Oniguruma reads like this
 }
 
 type opcode uint8
@@ -63,8 +64,8 @@ const maxInstr = 1 << 12
 
 // compilePattern compiles a pattern in the syntax of Oniguruma.
 func compilePattern(text string) (*pattern, error) {
-	root, err := parsePattern(text)
-	p := &pattern{}
+	root, ruby, err := parsePattern(text)
+	p := &pattern{ruby: ruby}
 	if err == nil {
 		err = p.compile(root, false)
 	}

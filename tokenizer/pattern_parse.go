@@ -86,22 +86,23 @@ type patternParser struct {
 	fold bool // (?i)
 	nest int
 	sets map[string]*charSet // by their ranges
+	ruby bool                // has parts that the regular expressions of tekken.json read in another way
 }
 
-// parsePattern reads a pattern.
-func parsePattern(pattern string) (*patternNode, error) {
+// parsePattern reads a pattern; ruby is that of the parser.
+func parsePattern(pattern string) (n *patternNode, ruby bool, err error) {
 	if len(pattern) > maxPatternLen {
-		return nil, fmt.Errorf("%d bytes, expected at most %d", len(pattern), maxPatternLen)
+		return nil, false, fmt.Errorf("%d bytes, expected at most %d", len(pattern), maxPatternLen)
 	}
 	if !utf8.ValidString(pattern) {
-		return nil, errors.New("not UTF-8")
+		return nil, false, errors.New("not UTF-8")
 	}
 	p := &patternParser{in: pattern, sets: make(map[string]*charSet)}
-	n, err := p.alternatives()
+	n, err = p.alternatives()
 	if err == nil && p.at < len(p.in) {
 		err = errors.New("a closing parenthesis without an opening one")
 	}
-	return n, err
+	return n, p.ruby, err
 }
 
 func (p *patternParser) rest() string { return p.in[p.at:] }
@@ -176,7 +177,14 @@ func (p *patternParser) repeated() (*patternNode, error) {
 		r.lazy = true
 	case p.take("+"):
 		if braces {
-			return nil, unsupported("+ after a repetition in braces")
+			// Only after *, + and ? a plus is possessive; after braces it repeats what
+			// comes before it once more.
+			if r.canBeEmpty() {
+				return nil, unsupported("a repetition of what may be empty")
+			}
+			r = &patternNode{op: patRepeat, subs: []*patternNode{r}, min: 1, max: math.MaxInt}
+			p.ruby = true
+			break
 		}
 		if n.op != patClass {
 			return nil, unsupported("a possessive repetition of more than one character")
@@ -318,49 +326,125 @@ func (p *patternParser) group() (*patternNode, error) {
 
 // brackets reads a class in brackets, after the opening one.
 func (p *patternParser) brackets() (*patternNode, error) {
-	var members strings.Builder
+	members, high, err := p.members()
+	if err != nil {
+		return nil, err
+	}
+	if raw, not := strings.CutPrefix(members, "^"); not && high {
+		// If nothing beyond ASCII is left to negate, Oniguruma takes no character beyond
+		// ASCII, though all of them belong to the class.
+		ranges, err := classRanges(raw, p.fold)
+		if err == nil && (len(ranges) == 0 || ranges[len(ranges)-1] < utf8.RuneSelf) {
+			err = unsupported("a negated class of ASCII with a negated class inside it")
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	// (?i) applies to the class as a whole, not to the classes inside it.
+	return p.class(members, p.fold)
+}
+
+// members reads up to a closing bracket and returns what it has read as written inside
+// brackets; high says that a negated class in it is part of every operand of &&.
+func (p *patternParser) members() (_ string, high bool, err error) {
+	if p.nest++; p.nest > maxPatternNest {
+		return "", false, fmt.Errorf("groups and brackets nested more than %d deep", maxPatternNest)
+	}
+	defer func() { p.nest-- }()
+	not := ""
 	if p.take("^") {
-		members.WriteString("^")
+		not = "^" // of the whole, intersections included
+	}
+	var members, outside strings.Builder // outside: what is not in every operand of && so far
+	intersection, all := false, true
+	operand := func() error {
+		out, err := negatedClass(members.String())
+		outside.WriteString(out)
+		all, high = all && high, false
+		members.Reset()
+		return err
 	}
 	first := p.at
 	for {
-		if p.at == len(p.in) {
-			return nil, errors.New("a bracket is not closed")
-		}
-		// A closing bracket that comes first stands for itself.
-		if p.in[p.at] == ']' && p.at > first {
+		switch {
+		case p.at == len(p.in):
+			return "", false, errors.New("a bracket is not closed")
+		case p.in[p.at] == ']' && p.at > first: // one that comes first stands for itself
 			p.at++
-			return p.class(members.String(), p.fold)
+			if !intersection {
+				return not + members.String(), high, nil
+			}
+			if err := operand(); err != nil {
+				return "", false, err
+			}
+			inside, err := negatedClass(outside.String())
+			return not + inside, all, err
+		case p.take("&&"):
+			p.ruby, intersection = true, true
+			if err := operand(); err != nil {
+				return "", false, err
+			}
+			continue
+		case p.take("["):
+			class, negated, err := p.nested()
+			if err != nil {
+				return "", false, err
+			}
+			high = high || negated
+			members.WriteString(class)
+			continue
 		}
 		lo, class, err := p.member()
 		if err != nil {
-			return nil, err
+			return "", false, err
 		}
 		if class != "" {
 			members.WriteString(class)
 			continue
 		}
 		hi := lo
-		if r := p.rest(); len(r) > 1 && r[0] == '-' && r[1] != ']' {
+		if r := p.rest(); len(r) > 1 && r[0] == '-' && r[1] != ']' && !strings.HasPrefix(r[1:], "&&") {
 			p.at++
 			if hi, class, err = p.member(); err != nil {
-				return nil, err
+				return "", false, err
 			}
 			if class != "" || hi < lo {
-				return nil, fmt.Errorf("a range from %q that does not end in a later character", lo)
+				return "", false, fmt.Errorf("a range from %q that does not end in a later character", lo)
 			}
 		}
 		members.WriteString(classRange(lo, hi))
 	}
 }
 
+// nested reads a class in brackets inside brackets, after the opening one: its characters
+// are added to those around it. negated says that it is, or has in it, a negated class.
+func (p *patternParser) nested() (class string, negated bool, err error) {
+	p.ruby = true
+	if p.take(":") {
+		name, _, closed := strings.Cut(p.rest(), ":]")
+		members := posixClasses[strings.TrimPrefix(name, "^")]
+		if !closed || members == "" {
+			return "", false, unsupported("brackets that start with [:%.10s", p.rest())
+		}
+		p.at += len(name) + len(":]")
+		if name[0] == '^' {
+			members, err = negatedClass(members)
+		}
+		return members, false, err
+	}
+	members, high, err := p.members()
+	if err != nil {
+		return "", false, err
+	}
+	class, err = rangesClass(members)
+	return class, high || strings.HasPrefix(members, "^"), err
+}
+
 // member reads a character or a class inside brackets.
 func (p *patternParser) member() (r rune, class string, err error) {
-	switch {
-	case strings.HasPrefix(p.rest(), "["):
-		return 0, "", unsupported("brackets inside brackets")
-	case strings.HasPrefix(p.rest(), "&&"):
-		return 0, "", unsupported("intersections of classes")
+	if strings.HasPrefix(p.rest(), "[") {
+		return 0, "", unsupported("a range that ends in brackets")
 	}
 	if r = p.next(); r != '\\' {
 		return r, "", nil
@@ -507,6 +591,12 @@ func classRanges(members string, fold bool) ([]rune, error) {
 	if fold {
 		flags |= syntax.FoldCase
 	}
+	switch members {
+	case "": // package syntax knows no empty brackets
+		return nil, nil
+	case "^":
+		return []rune{0, utf8.MaxRune}, nil
+	}
 	re, err := syntax.Parse("["+members+"]", flags)
 	if err != nil {
 		return nil, fmt.Errorf("class [%.40s]: %w", members, err)
@@ -532,8 +622,11 @@ func classRanges(members string, fold bool) ([]rune, error) {
 }
 
 // negatedClass returns the complement of a class, as written inside brackets.
-func negatedClass(members string) (string, error) {
-	ranges, err := classRanges("^"+members, false)
+func negatedClass(members string) (string, error) { return rangesClass("^" + members) }
+
+// rangesClass returns the ranges of a class, as written inside brackets.
+func rangesClass(members string) (string, error) {
+	ranges, err := classRanges(members, false)
 	if err != nil {
 		return "", err
 	}
@@ -552,6 +645,13 @@ var classNames = map[byte]string{
 	's': "\\t-\\r\u0085\\p{Z}",
 	'd': propertyClass("Nd"),
 	'w': wordClass,
+}
+
+// posixClasses are the classes [:name:] inside brackets, as written inside brackets. The others
+// have characters by properties that neither Go's tables nor newer have in full.
+var posixClasses = map[string]string{
+	"ascii": `\x00-\x7f`, "blank": `\t` + propertyClass("Zs"), "cntrl": `\p{Cc}`, "digit": classNames['d'],
+	"punct": propertyClass("P") + propertyClass("S"), "space": classNames['s'], "word": bracketWord, "xdigit": "0-9A-Fa-f",
 }
 
 // wordClass is \w, and bracketWord is \w inside brackets, as written inside brackets.

@@ -32,8 +32,13 @@ func findCarefully(p *pattern, text string) []piece {
 // publishedPatterns are the patterns of published tokenizers, with or without a
 // scanner, and those of the test data.
 var publishedPatterns = append(slices.Sorted(maps.Keys(knownPatterns)),
+	`'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s`,
 	"'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
 	`[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`+"`"+`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`,
+	` ?[^(\s|[.,!?…。，、।۔،])]+`,
+	`[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?`+
+		`|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?`+
+		`|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`,
 	"[一-龥\u3040-ゟ゠-ヿ]+", `[\r\n]`, `\s?\p{L}+`, `\s?\p{P}+`, `[\s.,]`, `\s{2,}`, `\p{L}+|\p{N}+`,
 )
 
@@ -141,6 +146,7 @@ func TestPatternTime(t *testing.T) {
 		{`(?=(?:aa)+b)a|a`, strings.Repeat("a", n) + "b"},
 		{`(?!a*b)a|a`, strings.Repeat("a", n) + "b"},
 		{`a++b|a`, strings.Repeat("a", n)},
+		{`a{1,3}+b|a`, strings.Repeat("a", n)},
 		{`(?:a++ )*x|a| `, strings.Repeat("aaaaaaaaaaaaaaaa ", n/16)},
 		{`(?:a+ |.+ )*z|.`, strings.Repeat("aaaaaaaaaaaaaaaa ", n/16)},
 		{`\s+(?!\S)|\s`, strings.Repeat(" ", n) + "x"},
@@ -160,8 +166,9 @@ func TestPatternRefusals(t *testing.T) {
 	for pattern, want := range map[string]string{
 		`(a)\1`: `\1`, `(?<name>a)`: "(?<na", `(?:a*)*`: "may be empty", `(?:a|)+`: "may be empty",
 		`a**`: "repetition of a repetition", `(?<=ab)c`: "a lookbehind", `(?<=a+)c`: "a lookbehind",
-		`(?>ab|a)`: "atomic", `(?:ab)++`: "possessive", `[a[b]]`: "brackets inside", `[a&&b]`: "intersections",
-		`\G`: `\G`, `\h`: `\h`, `a{2}+`: "+ after", `{,3}`: "", `a{,3}`: "lower bound", `\pL`: "braces",
+		`(?>ab|a)`: "atomic", `(?:ab)++`: "possessive", `[a-[b]]`: "a range that ends in brackets",
+		`[[:alpha:]]`: "[:alpha:]", `[a[:b]]`: "[:b]", `[^[^[:^ascii:]\w]]`: "a negated class inside",
+		`\G`: `\G`, `\h`: `\h`, `a{0,2}+`: "may be empty", `a{1,2}++`: "repetition of a repetition", `(?>a{2}+)`: "atomic", `{,3}`: "", `a{,3}`: "lower bound", `\pL`: "braces",
 		`a(?i)b`: "(?i)", `(?#x)`: "(?#x",
 		strings.Repeat("(?:a|b)", 65): "choices", strings.Repeat("(?:ab){1000}", 5): "instructions",
 	} {
@@ -177,10 +184,60 @@ func TestPatternRefusals(t *testing.T) {
 		`(a`: "not closed", `a)`: "without an opening", `[a`: "not closed", `[a-`: "not closed", `[]`: "not closed", `*a`: "nothing to repeat",
 		`a\`: "backslash", `[z-a]`: "range", `[a-\d]`: "range", `\p{Nonsense}`: "Nonsense", `a{3,2}`: "bounds",
 		`a{1001}`: "bounds", `a{99999999999999999999}`: "bounds", `\x{110000}`: "is not a character", `\u12`: "cut off", "\xff": "UTF-8",
+		`[a[b]`: "not closed", `[a[]]`: "not closed", `[a&&`: "not closed", strings.Repeat("[", 1000): "nested",
 		strings.Repeat("(", 1000) + strings.Repeat(")", 1000): "nested", strings.Repeat("a", maxPatternLen+1): "bytes",
 	} {
 		_, err := compilePattern(pattern)
 		require.ErrorContains(t, err, want, pattern)
+	}
+}
+
+// TestClassesInBrackets: brackets inside brackets add their characters, && intersects, and
+// ^ and (?i) apply to the whole. Expected values: Hugging Face tokenizers 0.23.3.
+func TestClassesInBrackets(t *testing.T) {
+	const all = "abcABKks é²漢.([|]-&:1\n"
+	for pattern, want := range map[string]string{
+		`[^(\s|[.,!?…。，、।۔،])]`:                       "abcABKksé²漢[]-&:1",
+		`[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]`: "ABK",
+		`[a[bc]]`:                "abc",
+		`[^a[bc]]`:               "ABKks é²漢.([|]-&:1\n",
+		`[a[^b]]`:                "acABKks é²漢.([|]-&:1\n",
+		`[^é[^b]]`:               "b",
+		`[[]a]]`:                 "a]",
+		`[[^]]]`:                 "abcABKks é²漢.([|-&:1\n",
+		`[[^[^a]]]`:              "a",
+		`[a[b]-k]`:               "abk-",
+		`[[b]-k]`:                "bk-",
+		`[abc&&bcA]`:             "bc",
+		`[^abc&&bcA]`:            "aABKks é²漢.([|]-&:1\n",
+		`[abk&&bk&&k]`:           "k",
+		`[abc&&]`:                "",
+		`[&&a]`:                  "",
+		`[^&&]`:                  "abcABKks é²漢.([|]-&:1\n",
+		`[a&&&b]`:                "",
+		`[a-c&&^b]`:              "b",
+		`[a-&&A-]`:               "-",
+		`[a-c&&b-k[A]]`:          "bc",
+		`[[ab]A&&[bc]A]`:         "bA",
+		`[[^\w\W]a]`:             "a",
+		`[[:digit:][:space:]]`:   " 1\n",
+		`[^[:punct:]]`:           "abcABKks é²漢1\n",
+		`[[:word:]&&[:^ascii:]]`: "é漢",
+		`[:a:]`:                  "a:",
+		`(?i)[a[^B]]`:            "abcABKks é²漢.([|]-&:1\n",
+		`(?i)[a-c&&[^B]]`:        "abcAB",
+		`(?i)[a-c&&B]`:           "",
+		`(?i)[^b&&[^B]]`:         "acAKks é²漢.([|]-&:1\n",
+	} {
+		p, err := compilePattern(pattern)
+		require.NoError(t, err, pattern)
+		got := ""
+		for _, c := range all {
+			if len(findAll(p, string(c))) > 0 {
+				got += string(c)
+			}
+		}
+		require.Equal(t, want, got, pattern)
 	}
 }
 
@@ -210,6 +267,10 @@ func TestPatternAnchors(t *testing.T) {
 		{`(?:a|aa)(?!bc)b|a`, "aabc", []piece{{0, 1}, {1, 2}}},
 		{`(?:a|aa)(?!bc)b|a`, "aab", []piece{{0, 3}}},
 		{`(?:a*)?b`, "aab", []piece{{0, 3}}}, // may be empty, but not again and again
+		// A plus after braces repeats once more. Expected values: Hugging Face tokenizers 0.23.3.
+		{`\p{N}{1,3}+`, "a1234567b", []piece{{1, 8}}},
+		{`a{2}+`, "aaaaaxaaa", []piece{{0, 4}, {6, 8}}},
+		{`a{1,3}+ab`, "aaaaab", []piece{{0, 6}}}, // and gives back
 		{`x*`, "axb", []piece{{0, 0}, {1, 2}, {3, 3}}},
 	} {
 		p, err := compilePattern(tt.pattern)

@@ -2,9 +2,11 @@ package tokenizer
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"math"
 	"testing"
+	"unicode"
 
 	"github.com/stretchr/testify/require"
 )
@@ -31,6 +33,58 @@ func TestSplitByScanner(t *testing.T) {
 			}
 		}
 	}
+}
+
+// falcon is the pre-tokenizer of Falcon.
+const falcon = `{"type":"Punctuation","behavior":"Contiguous"},{"type":"ByteLevel","add_prefix_space":false},{"type":"Digits","individual_digits":false},{"type":"Split","pattern":{"Regex":"[0-9][0-9][0-9]"},"behavior":"Isolated"}`
+
+// TestPunctuationAndBytes cuts at punctuation, and at digits after ByteLevel, where bytes
+// of longer characters count as well. Expected values: Hugging Face tokenizers 0.23.3.
+func TestPunctuationAndBytes(t *testing.T) {
+	const text = "Hi, «ò12345» ½x--\u061d\u166d $3\n"
+	for _, tt := range []struct {
+		steps string
+		want  []string
+	}{
+		{falcon, []string{"Hi", ",", " ", "«", "\xc3", "\xb2", "123", "45", "»", " \xc2", "\xbd", "x", "--", "\u061d", "\u166d", " ", "$", "3", "\n"}},
+		{`{"type":"Punctuation"},{"type":"ByteLevel","add_prefix_space":false,"use_regex":false}`, []string{"Hi", ",", " ", "«", "ò12345", "»", " ½x", "-", "-", "\u061d", "\u166d", " ", "$", "3\n"}},
+		{`{"type":"Punctuation","behavior":"Removed"},{"type":"ByteLevel","add_prefix_space":false,"use_regex":false}`, []string{"Hi", " ", "ò12345", " ½x", "\u061d", " ", "3\n"}},
+		{`{"type":"Punctuation","behavior":"MergedWithNext"},{"type":"ByteLevel","add_prefix_space":false,"use_regex":false}`, []string{"Hi", ", ", "«ò12345", "» ½x", "-", "-\u061d", "\u166d ", "$3\n"}},
+		{`{"type":"ByteLevel","add_prefix_space":false,"use_regex":false},{"type":"Digits","individual_digits":true}`, []string{"Hi, \xc2\xab\xc3", "\xb2", "1", "2", "3", "4", "5", "\xc2\xbb \xc2", "\xbd", "x--\u061d\u166d $", "3", "\n"}},
+		{`{"type":"ByteLevel","add_prefix_space":false,"use_regex":false},{"type":"Split","pattern":{"String":"34"},"behavior":"MergedWithPrevious"}`, []string{"Hi, «ò1234", "5» ½x--\u061d\u166d $3\n"}},
+	} {
+		var part hfPart
+		require.NoError(t, json.Unmarshal([]byte(`{"type":"Sequence","pretokenizers":[`+tt.steps+`]}`), &part))
+		steps, bytes, err := hfPreTokenizer(nil, part)
+		require.NoError(t, err, tt.steps)
+		require.True(t, bytes)
+		s := new(scratch)
+		s.begin(t.Context(), math.MaxInt)
+		s.set(text, 0)
+		s.pieces = []piece{{0, len(text)}}
+		for _, step := range steps {
+			step.cut(s, true)
+		}
+		var got []string
+		for _, p := range s.pieces {
+			got = append(got, s.cur[p.start:p.end])
+		}
+		require.Equal(t, tt.want, got, tt.steps)
+	}
+	count := 0
+	for r := range rune(unicode.MaxRune + 1) {
+		if punctuation().code[0].set.has(r) {
+			count++
+		}
+	}
+	require.Equal(t, 726, count, "characters of punctuation")
+
+	// No merge across the cut inside a character.
+	tok, err := readHF([]byte(`{"model":{"vocab":{"Ã":0,"²":1,"Ã²":2,"³":3,"©":4,"Ã©":5},"merges":["Ã ²","Ã ©"]},
+		"pre_tokenizer":{"type":"Sequence","pretokenizers":[`+falcon+`]}}`), &config{})
+	require.NoError(t, err)
+	require.Equal(t, []int32{0, 1, 5}, tok.Encode("òé", EncodeOptions{}))
+	checkTokenizer(t, tok, fuzzText)
 }
 
 // TestRewritesInTurn: normalizers that lengthen and shorten a text and prepend a

@@ -2,6 +2,8 @@ package tokenizer
 
 import (
 	"strings"
+	"sync"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -334,6 +336,46 @@ func (d digitRuns) find(s *scratch, dst []piece, text string) []piece {
 	}
 	return dst
 }
+
+// byteDigits is \p{N}{1,n} in the byte-level alphabet: of the bytes of a longer character,
+// those count that stand for a Latin-1 digit or fraction.
+type byteDigits int
+
+func (d byteDigits) find(s *scratch, dst []piece, text string) []piece {
+	for i := 0; i < len(text) && !s.spent(1); {
+		e := i
+		for e < len(text) && e-i < int(d) && unicode.IsNumber(byteToChar[text[e]]) {
+			e++
+		}
+		if e > i {
+			dst = append(dst, piece{i, e})
+		}
+		i = max(e, i+1)
+	}
+	return dst
+}
+
+// punctuation matches one character of the Punctuation pre-tokenizer: ASCII punctuation
+// and \p{P}, as an older version of Unicode had it.
+var punctuation = sync.OnceValue(func() *pattern {
+	var b strings.Builder
+	ranges, err := classRanges("!-/:-@\\[-`{-~\u166d\U000111c9"+propertyClass("P"), false)
+	for i := 0; i < len(ranges); i += 2 {
+		writeWithout(&b, ranges[i], ranges[i+1], youngPunctuation)
+	}
+	if err == nil {
+		ranges, err = classRanges(b.String(), false)
+	}
+	if err != nil {
+		panic(err) // of a constant
+	}
+	one := &patternNode{op: patClass, set: newCharSet(ranges)}
+	p := &pattern{hungry: true}
+	p.add(instr{op: opChar, set: one.set})
+	p.add(instr{op: opMatch})
+	one.addFirst(&p.first)
+	return p
+})
 
 // literal matches a plain string.
 type literal string

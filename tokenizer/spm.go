@@ -608,8 +608,8 @@ func newCharsMap(b []byte) (*charsMap, error) {
 		return nil, fmt.Errorf("table of %d bytes in %d bytes", size, len(b)-4)
 	}
 	for text := range bytes.SplitSeq(b[4+size:], []byte{0}) {
-		if len(text) > maxGrowth {
-			return nil, fmt.Errorf("replacement %.40q of %d bytes, expected at most %d", text, len(text), maxGrowth)
+		if len(text) > maxReplacement {
+			return nil, fmt.Errorf("replacement %.40q of %d bytes, expected at most %d", text, len(text), maxReplacement)
 		}
 	}
 	c := &charsMap{units: make([]uint32, size/4), texts: string(b[4+size:])}

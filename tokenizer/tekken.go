@@ -77,6 +77,10 @@ func readTekken(data []byte, cfg *config) (*Tokenizer, error) {
 	if err != nil {
 		return nil, err
 	}
+	if p, ok := words.(*pattern); ok && p.ruby {
+		// tiktoken, which reads these files, takes {1,3}+ as possessive.
+		return nil, unsupported("config: pattern %.200q, of which Oniguruma and tiktoken read a part differently", c.Pattern)
+	}
 	t := &Tokenizer{format: "tekken.json"}
 	if _, ok := words.(scanner); ok {
 		t.stages = []preTokenizer{split{m: words}}

@@ -1,11 +1,20 @@
 package tokenizer
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
+
+// TestTekkenPattern: a plus after braces, which is possessive only in the regular
+// expressions of tiktoken, is refused.
+func TestTekkenPattern(t *testing.T) {
+	_, err := readTekken([]byte(strings.Replace(tekkenOf(259, 2), `"pattern":"a"`, `"pattern":"a{1,3}+|."`, 1)), &config{})
+	require.ErrorIs(t, err, errors.ErrUnsupported)
+	require.ErrorContains(t, err, "differently")
+}
 
 // TestTekkenEntries puts entries before a valid vocabulary.
 func TestTekkenEntries(t *testing.T) {
