@@ -124,11 +124,11 @@ func (s *Server) detokenize(w http.ResponseWriter, r *http.Request) error {
 	if f.err != nil {
 		return f.err
 	}
-	text := int64(0)
+	text := 0
 	for _, id := range ids {
-		text += int64(len(v.tok.TokenBytes(id)))
+		text += len(v.tok.TokenBytes(id))
 	}
-	if err := holdsOf(r.Context()).charge.take(4*text, forAnswers); err != nil { // also as JSON
+	if err := countAnswer(r, 4*text); err != nil { // also as JSON
 		return err
 	}
 	return writeJSON(w, map[string]string{"prompt": v.tok.Decode(ids, false)})

@@ -82,13 +82,11 @@ func (m *module) gptq(bits, size int, one int16) (*Matrix, error) {
 	if m.cols%each != 0 || m.rows%each != 0 {
 		return nil, fmt.Errorf("%q: a weight of %s, expected multiples of %d", m.name, tensor.ShapeString([]int{m.rows, m.cols}), each)
 	}
-	group := size // columns; the last group may have fewer
-	switch {
-	case size == 0 || size == -1 || size > m.cols:
-		group = m.cols
-	case size < 0:
-		return nil, fmt.Errorf("\"group_size\": found %d, expected a number of columns of %q, or -1", size, m.name)
+	group, err := m.groupSize(size) // the last one may have fewer columns
+	if err != nil {
+		return nil, fmt.Errorf("\"group_size\": %w", err)
 	}
+	group = min(group, m.cols)
 	t, err := m.shaped(".qweight", []int{m.cols / each, m.rows}, tensor.I32)
 	if err != nil {
 		return nil, err

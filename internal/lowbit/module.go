@@ -104,16 +104,24 @@ func word(t tensor.Tensor, i int) uint32 { return binary.LittleEndian.Uint32(t.D
 // words32 are the types of tensors of packed words.
 var words32 = []tensor.Type{tensor.I32, tensor.U32}
 
-// groups checks that groups of size along the columns divide a row; 0 or −1 mean one
-// group for the whole row.
-func (m *module) groups(size int) (int, error) {
-	if size == -1 || size == 0 {
-		size = m.cols
-	}
-	if size < 1 || m.cols%size != 0 {
-		return 0, fmt.Errorf("groups of %d do not divide the %d columns of %q", size, m.cols, m.name)
+// groupSize returns the columns of a group; 0 or −1 mean one group for the whole row.
+func (m *module) groupSize(size int) (int, error) {
+	switch {
+	case size == -1 || size == 0:
+		return m.cols, nil
+	case size < 0:
+		return 0, fmt.Errorf("groups of %d columns of %q", size, m.name)
 	}
 	return size, nil
+}
+
+// groups is groupSize for groups that must divide a row.
+func (m *module) groups(size int) (int, error) {
+	size, err := m.groupSize(size)
+	if err == nil && m.cols%size != 0 {
+		err = fmt.Errorf("groups of %d do not divide the %d columns of %q", size, m.cols, m.name)
+	}
+	return size, err
 }
 
 // integers is a matrix of small integers with a scale, and perhaps a zero point or an
