@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 
@@ -44,8 +43,7 @@ func (e *Engine) checkDraft(r *Request) error {
 	case d.Span.From < 0 || d.Span.To <= d.Span.From || d.Span.To > len(r.Prompt):
 		return fmt.Errorf("drafts with tokens %d to %d compressed, expected some of the %d of the prompt", d.Span.From, d.Span.To, len(r.Prompt))
 	}
-	ranking := d.Policy.Metric
-	ranking.Name = cmp.Or(ranking.Name, lukv.DefaultMetric)
+	ranking, _ := d.Policy.Methods()
 	metric, err := lukv.NewMetric(ranking)
 	if err != nil {
 		return err

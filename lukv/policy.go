@@ -96,7 +96,7 @@ func (p *Policy) prefills() bool {
 // metric, for the prompt or while decoding, reads the centres or the rankings that
 // one can hold.
 func (p *Policy) UsesProfile() bool {
-	_, a := p.named()
+	_, a := p.Methods()
 	return a.NeedsProfile() || p.anyMetric(NeedsCenters) || p.anyMetric(NeedsRankings)
 }
 
@@ -116,7 +116,7 @@ func (p *Policy) Learned() (c MetricConfig, ok bool) {
 
 // anyMetric reports whether the metric of the prompt or that of decoding satisfies is.
 func (p *Policy) anyMetric(is func(Metric) bool) bool {
-	m, _ := p.named()
+	m, _ := p.Methods()
 	configs := []MetricConfig{m}
 	if p.Decode.Metric != nil {
 		configs = append(configs, *p.Decode.Metric)
@@ -127,8 +127,9 @@ func (p *Policy) anyMetric(is func(Metric) bool) bool {
 	})
 }
 
-// named returns metric and allocator with default names filled in.
-func (p *Policy) named() (MetricConfig, AllocatorConfig) {
+// Methods returns the configurations of metric and allocator as [Policy.Compile] reads them, with
+// the names of the defaults where the policy has none; other parameters are not filled in.
+func (p *Policy) Methods() (MetricConfig, AllocatorConfig) {
 	m, a := p.Metric, p.Allocator
 	if m.Name == "" {
 		m.Name = DefaultMetric
@@ -170,7 +171,7 @@ func (p *Policy) Validate() error {
 			return fmt.Errorf("policy: %w", err)
 		}
 	}
-	m, a := p.named()
+	m, a := p.Methods()
 	if _, err := NewMetric(m); err != nil {
 		return fmt.Errorf("policy: %w", err)
 	}
@@ -236,7 +237,7 @@ func (p *Policy) Compile(model string, shape CacheShape) (*Compiled, error) {
 		c.policy.Rounding = kvpressRounding()
 	}
 	c.policy.Rounding = c.policy.Rounding.withDefaults()
-	m, a := p.named()
+	m, a := p.Methods()
 	var err error
 	if c.metric, err = NewMetric(m); err != nil {
 		return nil, fmt.Errorf("policy: %w", err)

@@ -67,7 +67,7 @@ func PresetPolicy(name string, metric MetricConfig) (Policy, error) {
 			p.Metric.Params = `{"preset":"kvpress"}`
 		}
 	}
-	m, a := p.named()
+	m, a := p.Methods()
 	built, err := NewMetric(m)
 	if err != nil {
 		return Policy{}, fmt.Errorf("preset %s: %w", name, err)

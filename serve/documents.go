@@ -228,7 +228,7 @@ func shown(p *lukv.Policy) *lukv.Policy {
 		return nil
 	}
 	out := *p
-	out.Metric.Name, out.Allocator.Name = cmp.Or(p.Metric.Name, lukv.DefaultMetric), cmp.Or(p.Allocator.Name, "uniform")
+	out.Metric, out.Allocator = p.Methods()
 	if metric, err := lukv.NewMetric(out.Metric); err == nil {
 		out.Metric = lukv.MetricConfigOf(metric)
 	}

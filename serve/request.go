@@ -339,9 +339,7 @@ func (s *Server) fitting(v *served, p *lukv.Policy) *lukv.Policy {
 		return p
 	}
 	with := *p
-	if with.Metric.Name == "" {
-		with.Metric.Name = lukv.DefaultMetric
-	}
+	with.Metric, _ = p.Methods()
 	of := with.Metric
 	if fitted && !p.Allocator.NeedsProfile() {
 		of = learned

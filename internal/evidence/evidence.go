@@ -62,13 +62,8 @@ func nearest(ratio float64) (i int, exact bool) {
 // find returns the names of a policy's metric and allocator and what the metric lost, nil if
 // they were not measured as they are.
 func find(p *lukv.Policy) (name, allocator string, row *[len(ratios)][len(allocators)]float64) {
-	name, allocator = p.Metric.Name, p.Allocator.Name
-	if name == "" {
-		name = lukv.DefaultMetric
-	}
-	if allocator == "" {
-		allocator = "uniform"
-	}
+	m, a := p.Methods()
+	name, allocator = m.Name, a.Name
 	known, ok := table[name]
 	if !ok || !slices.Contains(allocators[:], allocator) || !defaults(p, name, allocator) {
 		return name, allocator, nil
