@@ -63,7 +63,7 @@ type evalCmd struct {
 	Memory   byteSize `placeholder:"SIZE" help:"With --parallel: lower the parallelism so that caches stay within SIZE."`
 
 	Out      string `short:"o" xor:"answers" placeholder:"DIR" help:"Keep the run in a folder: settings, versions, answers and scores. An interrupted run continues from it, and a larger --limit extends it."`
-	Items    string `xor:"answers" placeholder:"FILE" help:"Append every answer to FILE. An interrupted run continues from it, and a larger --limit extends it."`
+	Items    string `xor:"answers" placeholder:"FILE" help:"Append every answer, or every divergence, to FILE. An interrupted run continues from it, and a larger --limit extends it."`
 	CSV      bool   `name:"csv" xor:"format" help:"Print CSV in long form."`
 	JSON     bool   `name:"json" xor:"format" help:"Print one JSON object."`
 	Markdown bool   `xor:"format" help:"Print a Markdown table."`
@@ -246,18 +246,8 @@ func (s evalSettings) hash() string {
 
 func (c *evalCmd) evaluate(e *env, m *model.Model, questions evalQuestions, methods []eval.Method, o eval.Options, settings evalSettings) error {
 	hash := settings.hash()
-	var answers []eval.Answer
-	keep := func(a eval.Answer) eval.Answer {
-		a.Item = questions.places[a.Item]
-		answers = append(answers, a)
-		return a
-	}
-	emit := func(a eval.Answer) error {
-		keep(a)
-		return nil
-	}
 	kept := cmp.Or(c.Out, c.Items)
-	var log *eval.Log
+	var log *eval.Log[eval.Answer]
 	var folder *runs.Folder
 	var err error
 	switch {
@@ -266,23 +256,27 @@ func (c *evalCmd) evaluate(e *env, m *model.Model, questions evalQuestions, meth
 			log = folder.Log
 		}
 	case c.Items != "":
-		log, err = eval.OpenLog(c.Items, hash, settings)
+		log, err = eval.OpenLog[eval.Answer](c.Items, hash, settings)
 	}
 	if err != nil {
 		return err
 	}
+	var answers []eval.Answer
 	if log != nil {
 		defer log.Close()
-		for _, a := range log.Answers() {
-			if _, asked := slices.BinarySearch(questions.places, a.Item); asked {
-				answers = append(answers, a)
-			}
-		}
+		answers = recorded(log, questions.places, func(a eval.Answer) int { return a.Item })
 		if len(answers) > 0 {
 			e.note("resuming from %s: %d of %d answers are there", kept, len(answers), len(questions.items)*len(methods))
 		}
 		o.Done = func(i int, method string) bool { return log.Done(questions.places[i], method) }
-		emit = func(a eval.Answer) error { return log.Add(keep(a)) }
+	}
+	emit := func(a eval.Answer) error {
+		a.Item = questions.places[a.Item]
+		answers = append(answers, a)
+		if log != nil {
+			return log.Add(a)
+		}
+		return nil
 	}
 	line := e.longProgress()
 	resumed := len(answers)
@@ -300,6 +294,16 @@ func (c *evalCmd) evaluate(e *env, m *model.Model, questions evalQuestions, meth
 	}
 	result := evalResult{Format: evalFormat, Settings: settings, Hash: hash, Version: readVersion()}
 	return c.print(e, result, folder, methods, answers)
+}
+
+// recorded returns the outcomes of the items that are asked, by their places, from a file.
+func recorded[T eval.Outcome](log *eval.Log[T], places []int, item func(T) int) (out []T) {
+	for _, o := range log.Outcomes() {
+		if _, asked := slices.BinarySearch(places, item(o)); asked {
+			out = append(out, o)
+		}
+	}
+	return out
 }
 
 // info returns the description of the run in its folder.

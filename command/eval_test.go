@@ -204,6 +204,38 @@ func TestEvalDivergence(t *testing.T) {
 	assert.Contains(t, ok(t, append(args, "--csv")...), "learned/lukv/0.9,learned,lukv,0.9,average,2,0,")
 }
 
+// Divergences that a run had measured when it was stopped are not measured again, and those
+// of more questions are added.
+func TestEvalDivergenceResumes(t *testing.T) {
+	items := filepath.Join(t.TempDir(), "divergences.jsonl")
+	args := []string{"eval", "builtin", "--data", shortData(t), "--measure", "kl", "--ratio", "0.5,0.8", "--json"}
+	want := decode[divergenceResult](t, ok(t, args...))
+	args = append(args, "--items", items)
+
+	o := interrupted(t, "measured", 2, append(args, "--limit", "1", "-v")...)
+	assert.Equal(t, exitInterrupted, o.code, o.err)
+	assert.Contains(t, o.err, "the same command continues")
+	before, err := os.ReadFile(items)
+	require.NoError(t, err)
+	lines := strings.Count(string(before), "\n")
+	assert.GreaterOrEqual(t, lines, 2)
+	require.NoError(t, os.WriteFile(items, append(before, `{"item":3,"ta`...), 0o644))
+
+	got := command(t, args...)
+	require.Zero(t, got.code, got.err)
+	assert.Contains(t, got.err, "resuming from "+items)
+	r := decode[divergenceResult](t, got.out)
+	assert.Equal(t, want.Rows, r.Rows)
+	assert.Equal(t, want.Items, r.Items)
+	after, err := os.ReadFile(items)
+	require.NoError(t, err)
+	assert.True(t, strings.HasPrefix(string(after), string(before)))
+	assert.Equal(t, 1+len(want.Items), strings.Count(string(after), "\n"))
+
+	fails(t, exitFailed, "made with other settings", "eval", "builtin", "--data", shortData(t), "--measure", "kl", "--ratio", "0.5", "--items", items)
+	fails(t, exitFailed, "not a file of answers", "eval", "builtin", "--data", shortData(t), "--ratio", "0.5", "--items", items)
+}
+
 func TestEvalRefusesWhatItWouldIgnore(t *testing.T) {
 	data, profile := shortData(t), builtinProfileFile(t)
 	fails(t, exitUsage, "--profile", "eval", "builtin", "--data", data, "--profile", profile)
@@ -230,7 +262,7 @@ func TestEvalItemsHaveOneWriter(t *testing.T) {
 	}
 	line, _, _ := strings.Cut(string(before), "\n")
 	require.NoError(t, json.Unmarshal([]byte(line), &head))
-	log, err := eval.OpenLog(items, head.Hash, head.Settings)
+	log, err := eval.OpenLog[eval.Answer](items, head.Hash, head.Settings)
 	require.NoError(t, err)
 	defer log.Close()
 	fails(t, exitFailed, "another evaluation is writing it", args...)

@@ -235,7 +235,7 @@ func (c *evalCmd) unused(g given) error {
 		}
 	}
 	if c.Measure == "kl" {
-		if err := g.unused("items out", "a measurement of divergences is not kept in files of answers; --json prints every item"); err != nil {
+		if err := g.unused("out", "a measurement of divergences has no scores for the folder of a run; --items keeps it in a file"); err != nil {
 			return err
 		}
 		if err := g.unused("match ruler-clean code-sim no-full parallel memory", "--measure kl compares with the full cache, not with expected answers, one context at a time"); err != nil {

@@ -50,7 +50,7 @@ const maxReferenceBytes = 256 << 20
 // measurement to emit, in order of contexts, then groups of questions, then methods. The
 // context is prefilled once with the full cache, which answers; then each method's cache
 // reads question and answer in one pass. Policies that compress while decoding are
-// refused. Of the options, scoring, Parallel and Done have no effect.
+// refused. Of the options, scoring and Parallel have no effect.
 func Divergences(ctx context.Context, m *model.Model, items []Item, methods []Method, o Options, emit func(Divergence) error) error {
 	r, err := newRunner(m, items, methods, o)
 	if err != nil {
@@ -123,18 +123,22 @@ func (d *divergences) group(ctx context.Context, c cutGroup) error {
 	var shared, apart sharedPrefill
 	defer shared.close()
 	defer apart.close()
-	if err := d.prefillOnce(ctx, &shared, c.head, len(c.items)); err != nil {
+	items := d.remaining(c.items)
+	if len(items) == 0 {
+		return nil
+	}
+	if err := d.prefillOnce(ctx, &shared, c.head, len(items)); err != nil {
 		return err
 	}
 	full := &shared
 	if d.answers != d.runner {
 		full = &apart
-		if err := d.answers.prefillOnce(ctx, full, c.head, len(c.items)); err != nil {
+		if err := d.answers.prefillOnce(ctx, full, c.head, len(items)); err != nil {
 			return err
 		}
 	}
 	each := maxReferenceBytes / (4 * d.m.Config().Vocab)
-	for items := c.items; len(items) > 0; {
+	for len(items) > 0 {
 		var references []*reference
 		for rows := 0; len(items) > 0 && (rows == 0 || rows+d.answerTokens(items[0]) < each); items = items[1:] {
 			ref, err := d.answers.answer(ctx, full, items[0])
@@ -145,12 +149,38 @@ func (d *divergences) group(ctx context.Context, c cutGroup) error {
 			references = append(references, ref)
 		}
 		for _, method := range d.methods {
-			if err := d.method(ctx, method, c, &shared, references); err != nil {
+			if err := d.method(ctx, method, c, &shared, d.left(method, references)); err != nil {
 				return fmt.Errorf("method %s: %w", method.Name, err)
 			}
 		}
 	}
 	return nil
+}
+
+// left returns the references of items that a method has not been measured on.
+func (d *divergences) left(method Method, references []*reference) []*reference {
+	if d.o.Done == nil {
+		return references
+	}
+	done := func(ref *reference) bool { return d.o.Done(ref.item, method.Name) }
+	return slices.DeleteFunc(slices.Clone(references), done)
+}
+
+// remaining returns those of the items that an earlier run has not measured under every
+// method, and counts the measurements that it has.
+func (d *divergences) remaining(items []int) []int {
+	left := map[int]bool{}
+	done := len(items) * len(d.methods)
+	for _, method := range d.methods {
+		for _, i := range d.todo(method, items) {
+			left[i] = true
+			done--
+		}
+	}
+	if done > 0 {
+		d.progress(done)
+	}
+	return slices.DeleteFunc(slices.Clone(items), func(i int) bool { return !left[i] })
 }
 
 // answer answers an item with the full cache.
@@ -197,6 +227,9 @@ func (ref *reference) missing(err error) (*reference, error) {
 
 // method measures some items of one context under one method.
 func (d *divergences) method(ctx context.Context, method Method, c cutGroup, shared *sharedPrefill, references []*reference) error {
+	if len(references) == 0 {
+		return nil
+	}
 	s, _, err := d.session(ctx, method, c.head, shared)
 	if err != nil && !doesNotFit(err) {
 		return err

@@ -365,7 +365,7 @@ func TestWriters(t *testing.T) {
 func TestLog(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	settings := map[string]int{"n": 1}
-	l, err := OpenLog(path, "h1", settings)
+	l, err := OpenLog[Answer](path, "h1", settings)
 	require.NoError(t, err)
 	for _, a := range answers()[:3] {
 		assert.False(t, l.Done(a.Item, a.Method))
@@ -380,7 +380,7 @@ func TestLog(t *testing.T) {
 	// Wherever the file is cut, whole lines are kept and the rest is dropped.
 	for cut := range len(whole) {
 		require.NoError(t, os.WriteFile(path, whole[:cut], 0o644))
-		l, err := OpenLog(path, "h1", settings)
+		l, err := OpenLog[Answer](path, "h1", settings)
 		ends := bytes.Count(whole[:cut], []byte("\n"))
 		if ends == 0 && cut > 0 {
 			assert.Error(t, err)
@@ -390,8 +390,8 @@ func TestLog(t *testing.T) {
 			continue
 		}
 		require.NoError(t, err, "cut at %d", cut)
-		assert.Len(t, l.Answers(), max(0, ends-1))
-		for _, a := range answers()[len(l.Answers()):3] {
+		assert.Len(t, l.Outcomes(), max(0, ends-1))
+		for _, a := range answers()[len(l.Outcomes()):3] {
 			require.NoError(t, l.Add(a))
 		}
 		require.NoError(t, l.Close())
@@ -400,10 +400,10 @@ func TestLog(t *testing.T) {
 		assert.Equal(t, whole, data)
 	}
 
-	_, err = OpenLog(path, "h2", settings)
+	_, err = OpenLog[Answer](path, "h2", settings)
 	assert.ErrorIs(t, err, ErrSettings)
 	require.NoError(t, os.WriteFile(path, append(whole, "nonsense\n"...), 0o644))
-	_, err = OpenLog(path, "h1", settings)
+	_, err = OpenLog[Answer](path, "h1", settings)
 	assert.ErrorContains(t, err, "line 5")
 	// Lines that no run writes would be counted, and would make scores that are not
 	// numbers.
@@ -411,18 +411,18 @@ func TestLog(t *testing.T) {
 		"null": `no "method"`, `{"method":"a","item":-1}`: "item -1", `{"method":"a","score":5}`: "score 5, expected 0 to 1",
 	} {
 		require.NoError(t, os.WriteFile(path, append(whole, line+"\n"...), 0o644))
-		_, err = OpenLog(path, "h1", settings)
+		_, err = OpenLog[Answer](path, "h1", settings)
 		require.ErrorContains(t, err, "line 5: "+want)
 		_, err = ReadPredictions(bytes.NewReader(append(whole, line+"\n"...)), path)
 		require.ErrorContains(t, err, "line 5: "+want)
 	}
 	second := bytes.Split(whole, []byte("\n"))[1]
 	require.NoError(t, os.WriteFile(path, append(append(whole, second...), '\n'), 0o644))
-	l, err = OpenLog(path, "h1", settings)
+	l, err = OpenLog[Answer](path, "h1", settings)
 	require.NoError(t, err)
-	assert.Len(t, l.Answers(), 3, "an answer counts once")
+	assert.Len(t, l.Outcomes(), 3, "an answer counts once")
 	require.NoError(t, l.Close())
-	_, err = OpenLog(filepath.Join(path, "no"), "h1", settings)
+	_, err = OpenLog[Answer](filepath.Join(path, "no"), "h1", settings)
 	assert.Error(t, err)
 }
 
@@ -430,26 +430,26 @@ func TestLog(t *testing.T) {
 // either is lost or torn.
 func TestLogHasOneWriter(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
-	first, err := OpenLog(path, "h", nil)
+	first, err := OpenLog[Answer](path, "h", nil)
 	require.NoError(t, err)
 	require.NoError(t, first.Add(answers()[0]))
-	_, err = OpenLog(path, "h", nil)
+	_, err = OpenLog[Answer](path, "h", nil)
 	require.ErrorIs(t, err, ErrInUse)
-	_, err = OpenLog(path, "other", nil)
+	_, err = OpenLog[Answer](path, "other", nil)
 	require.ErrorIs(t, err, ErrInUse)
 	require.NoError(t, first.Add(answers()[1]))
 	require.NoError(t, first.Close())
-	second, err := OpenLog(path, "h", nil)
+	second, err := OpenLog[Answer](path, "h", nil)
 	require.NoError(t, err)
 	defer second.Close()
-	require.Equal(t, answers()[:2], second.Answers())
+	require.Equal(t, answers()[:2], second.Outcomes())
 }
 
 // A resumed run may write a shorter line where a longer one broke off: nothing
 // of the broken one is left after it.
 func TestLogShorterLine(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
-	l, err := OpenLog(path, "h", nil)
+	l, err := OpenLog[Answer](path, "h", nil)
 	require.NoError(t, err)
 	require.NoError(t, l.Add(Answer{Item: 0, Method: "m"}))
 	require.NoError(t, l.Close())
@@ -457,15 +457,15 @@ func TestLogShorterLine(t *testing.T) {
 	require.NoError(t, err)
 	broken := append(bytes.Clone(whole), `{"item":1,"task":"x","prediction":"`+strings.Repeat("long ", 1000)...)
 	require.NoError(t, os.WriteFile(path, broken, 0o644))
-	l, err = OpenLog(path, "h", nil)
+	l, err = OpenLog[Answer](path, "h", nil)
 	require.NoError(t, err)
-	require.Len(t, l.Answers(), 1)
+	require.Len(t, l.Outcomes(), 1)
 	require.NoError(t, l.Add(Answer{Item: 1, Method: "m"}))
 	require.NoError(t, l.Close())
-	l, err = OpenLog(path, "h", nil)
+	l, err = OpenLog[Answer](path, "h", nil)
 	require.NoError(t, err)
 	defer l.Close()
-	require.Equal(t, []Answer{{Item: 0, Method: "m"}, {Item: 1, Method: "m"}}, l.Answers())
+	require.Equal(t, []Answer{{Item: 0, Method: "m"}, {Item: 1, Method: "m"}}, l.Outcomes())
 	after, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.NotContains(t, string(after), "long")
@@ -473,10 +473,10 @@ func TestLogShorterLine(t *testing.T) {
 }
 
 func TestLogIsAFile(t *testing.T) {
-	_, err := OpenLog(t.TempDir(), "h", nil)
+	_, err := OpenLog[Answer](t.TempDir(), "h", nil)
 	require.Error(t, err)
 	if _, err := os.Stat("/dev/null"); err == nil {
-		_, err := OpenLog("/dev/null", "h", nil)
+		_, err := OpenLog[Answer]("/dev/null", "h", nil)
 		require.ErrorContains(t, err, "not a regular file")
 	}
 }
@@ -490,7 +490,7 @@ func FuzzOpenLog(f *testing.F) {
 		if err := os.WriteFile(path, data, 0o644); err != nil {
 			t.Fatal(err)
 		}
-		l, err := OpenLog(path, "h", nil)
+		l, err := OpenLog[Answer](path, "h", nil)
 		after, _ := os.ReadFile(path)
 		if err != nil {
 			if !bytes.Equal(after, data) {

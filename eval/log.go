@@ -12,25 +12,35 @@ import (
 	"github.com/lukv/lukv/internal/filelock"
 )
 
-// ErrSettings reports that a file of answers was made with other settings.
+// ErrSettings reports that a file of outcomes was made with other settings.
 var ErrSettings = errors.New("made with other settings")
 
-// ErrInUse reports that another evaluation is writing a file of answers.
+// ErrInUse reports that another evaluation is writing a file of outcomes.
 var ErrInUse = errors.New("another evaluation is writing it")
 
-// Log is a file of answers: one line that says what run it belongs to, and one
-// line per answer, written and flushed one by one, so that a stopped run can be
-// resumed. It belongs to one goroutine, and its file to one Log: the file is
-// locked while it is open, where the system has locks.
-type Log struct {
-	f       *os.File
-	answers []Answer
-	done    map[logKey]bool
+// Outcome is what an item has under a method: an [Answer] or a [Divergence].
+type Outcome interface {
+	of() outcomeKey
+	kind() outcomeKind
+	check() error // an outcome that no run would give
 }
 
-type logKey struct {
+type outcomeKey struct {
 	item   int
 	method string
+}
+
+// outcomeKind says what a file of outcomes has: its name in errors and its format.
+type outcomeKind struct{ name, format string }
+
+// Log is a file of outcomes: one line that says what run it belongs to, and one
+// line per outcome, written and flushed one by one, so that a stopped run can be
+// resumed. It belongs to one goroutine, and its file to one Log: the file is
+// locked while it is open, where the system has locks.
+type Log[T Outcome] struct {
+	f        *os.File
+	outcomes []T
+	done     map[outcomeKey]bool
 }
 
 // logHead is the first line.
@@ -42,20 +52,20 @@ type logHead struct {
 
 const logFormat = "lukv answers 2"
 
-// OpenLog opens or creates a file of answers. hash stands for everything the
-// answers depend on. A file with another hash gives [ErrSettings] and is left as
+// OpenLog opens or creates a file of outcomes. hash stands for everything they
+// depend on. A file with another hash gives [ErrSettings] and is left as
 // it is; one that another Log has open gives [ErrInUse]. settings is written to a
 // new file, for readers. An incomplete last line, left by a run that died while
 // writing it, is removed.
-func OpenLog(path, hash string, settings any) (*Log, error) {
-	l, err := openLog(path, hash, settings)
+func OpenLog[T Outcome](path, hash string, settings any) (*Log[T], error) {
+	l, err := openLog[T](path, hash, settings)
 	if err != nil {
-		return nil, fmt.Errorf("open answers %s: %w", path, err)
+		return nil, fmt.Errorf("open %s %s: %w", l.kind().name, path, err)
 	}
 	return l, nil
 }
 
-func openLog(path, hash string, settings any) (l *Log, err error) {
+func openLog[T Outcome](path, hash string, settings any) (l *Log[T], err error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
 		return nil, err
@@ -75,14 +85,14 @@ func openLog(path, hash string, settings any) (l *Log, err error) {
 	} else if !ok {
 		return nil, ErrInUse
 	}
-	l = &Log{f: f, done: map[logKey]bool{}}
+	l = &Log[T]{f: f, done: map[outcomeKey]bool{}}
 	r := bufio.NewReader(f)
 	end := int64(0) // of the last whole line
 	for n := 1; ; n++ {
 		line, err := r.ReadBytes('\n')
 		if err == io.EOF {
 			if n == 1 && len(line) > 0 { // an unfinished first line may be anything
-				return nil, errors.New("not a file of answers")
+				return nil, fmt.Errorf("not a file of %s", l.kind().name)
 			}
 			break
 		}
@@ -105,28 +115,34 @@ func openLog(path, hash string, settings any) (l *Log, err error) {
 		if err != nil {
 			return nil, err
 		}
-		return l, l.write(logHead{logFormat, hash, raw})
+		return l, l.write(logHead{l.kind().format, hash, raw})
 	}
 	return l, nil
 }
 
-func (l *Log) line(n int, text []byte, hash string) error {
+// kind is that of the file's outcomes; l may be nil.
+func (l *Log[T]) kind() outcomeKind {
+	var none T
+	return none.kind()
+}
+
+func (l *Log[T]) line(n int, text []byte, hash string) error {
 	if n > 1 {
-		var a Answer
-		if err := json.Unmarshal(text, &a); err != nil {
+		var o T
+		if err := json.Unmarshal(text, &o); err != nil {
 			return err
 		}
-		if err := a.check(); err != nil {
+		if err := o.check(); err != nil {
 			return err
 		}
-		if !l.Done(a.Item, a.Method) { // two runs may have written it where there are no locks
-			l.keep(a)
+		if !l.done[o.of()] { // two runs may have written it where there are no locks
+			l.keep(o)
 		}
 		return nil
 	}
 	var head logHead
-	if err := json.Unmarshal(text, &head); err != nil || head.Format != logFormat {
-		return fmt.Errorf("not a file of answers of format %q", logFormat)
+	if err := json.Unmarshal(text, &head); err != nil || head.Format != l.kind().format {
+		return fmt.Errorf("not a file of %s of format %q", l.kind().name, l.kind().format)
 	}
 	if head.Hash != hash {
 		return fmt.Errorf("%w (%s, this run has %s): choose another file", ErrSettings, head.Hash, hash)
@@ -134,25 +150,44 @@ func (l *Log) line(n int, text []byte, hash string) error {
 	return nil
 }
 
-// check reports an answer that no run would give.
-func (a *Answer) check() error {
+func (k outcomeKey) check() error {
 	switch {
-	case a.Method == "":
-		return errors.New(`no "method": expected an answer`)
-	case a.Item < 0:
-		return fmt.Errorf("item %d, expected 0 or more", a.Item)
-	case !(a.Score >= 0 && a.Score <= 1):
-		return fmt.Errorf("score %v, expected 0 to 1", a.Score)
+	case k.method == "":
+		return errors.New(`no "method", expected one`)
+	case k.item < 0:
+		return fmt.Errorf("item %d, expected 0 or more", k.item)
 	}
 	return nil
 }
 
-func (l *Log) keep(a Answer) {
-	l.answers = append(l.answers, a)
-	l.done[logKey{a.Item, a.Method}] = true
+func (a Answer) of() outcomeKey { return outcomeKey{a.Item, a.Method} }
+
+func (Answer) kind() outcomeKind { return outcomeKind{"answers", logFormat} }
+
+func (a Answer) check() error {
+	if !(a.Score >= 0 && a.Score <= 1) {
+		return fmt.Errorf("score %v, expected 0 to 1", a.Score)
+	}
+	return a.of().check()
 }
 
-func (l *Log) write(v any) error {
+func (d Divergence) of() outcomeKey { return outcomeKey{d.Item, d.Method} }
+
+func (Divergence) kind() outcomeKind { return outcomeKind{"divergences", "lukv divergences 1"} }
+
+func (d Divergence) check() error {
+	if !(d.AnswerTokens >= 0 && d.KL > -1e-3) { // of equal distributions it is about 0
+		return fmt.Errorf("divergence %v over %d tokens, expected at least 0 for each", d.KL, d.AnswerTokens)
+	}
+	return d.of().check()
+}
+
+func (l *Log[T]) keep(o T) {
+	l.outcomes = append(l.outcomes, o)
+	l.done[o.of()] = true
+}
+
+func (l *Log[T]) write(v any) error {
 	var buf bytes.Buffer
 	e := json.NewEncoder(&buf)
 	e.SetEscapeHTML(false)
@@ -163,24 +198,24 @@ func (l *Log) write(v any) error {
 	return err
 }
 
-// Answers returns the answers in the file, in the order in which they were
-// added. They must not be changed.
-func (l *Log) Answers() []Answer { return l.answers }
+// Outcomes returns those in the file, in the order in which they were added.
+// They must not be changed.
+func (l *Log[T]) Outcomes() []T { return l.outcomes }
 
-// Done reports whether the file has the answer to an item under a method.
-func (l *Log) Done(item int, method string) bool { return l.done[logKey{item, method}] }
+// Done reports whether the file has the outcome of an item under a method.
+func (l *Log[T]) Done(item int, method string) bool { return l.done[outcomeKey{item, method}] }
 
-// Add appends an answer.
-func (l *Log) Add(a Answer) error {
-	if err := l.write(a); err != nil {
-		return fmt.Errorf("write answer: %w", err)
+// Add appends an outcome.
+func (l *Log[T]) Add(o T) error {
+	if err := l.write(o); err != nil {
+		return fmt.Errorf("write %s: %w", l.kind().name, err)
 	}
-	l.keep(a)
+	l.keep(o)
 	return nil
 }
 
 // Close closes the file. Closing twice is fine.
-func (l *Log) Close() error {
+func (l *Log[T]) Close() error {
 	if l.f == nil {
 		return nil
 	}

@@ -51,7 +51,7 @@ type Info struct {
 // Folder is a run on disk. It must be closed.
 type Folder struct {
 	dir string
-	*eval.Log
+	*eval.Log[eval.Answer]
 }
 
 // Open makes the folder of a run, or opens it to resume the run, with the
@@ -62,7 +62,7 @@ func Open(dir string, info Info) (*Folder, error) {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return nil, fmt.Errorf("open run: %w", err)
 	}
-	log, err := eval.OpenLog(filepath.Join(dir, answersName), info.Hash, info.Settings)
+	log, err := eval.OpenLog[eval.Answer](filepath.Join(dir, answersName), info.Hash, info.Settings)
 	if err != nil {
 		return nil, err
 	}
@@ -100,7 +100,7 @@ func (f *Folder) sort() error {
 	files := map[string][]eval.Answer{}
 	var paths []string
 	var used names
-	for _, a := range f.Answers() {
+	for _, a := range f.Outcomes() {
 		bench := cmp.Or(eval.Benchmark(a.Task), "other")
 		task := used.of(bench, a.Task)
 		path := filepath.Join(f.dir, bench, task, used.of(bench+"/"+task, a.Method)+".jsonl")

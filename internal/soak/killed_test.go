@@ -66,7 +66,7 @@ type writers struct {
 	sessions [2]*model.Session
 	builders [2]*lukv.ProfileBuilder
 	profiles [2]*lukv.Profile
-	log      *eval.Log
+	log      *eval.Log[eval.Answer]
 	server   *serve.Server
 	n        int
 }
@@ -102,7 +102,7 @@ func newWriters(dir string) (*writers, error) {
 			return nil, err
 		}
 	}
-	if w.log, err = eval.OpenLog(filepath.Join(dir, "answers"), "h", nil); err != nil {
+	if w.log, err = eval.OpenLog[eval.Answer](filepath.Join(dir, "answers"), "h", nil); err != nil {
 		return nil, err
 	}
 	w.server, err = openServer(dir, m, slog.New(slog.DiscardHandler))
@@ -139,7 +139,7 @@ func (w *writers) one(way int) error {
 	case 2:
 		return w.builders[i].SaveState(path("state"))
 	case 3:
-		item := len(w.log.Answers())
+		item := len(w.log.Outcomes())
 		return w.log.Add(eval.Answer{Item: item, Task: "t", Method: "m", Prediction: strings.Repeat("answer ", 1+item%50)})
 	case 4:
 		text := strings.Repeat(fmt.Sprintf("The number of place %d is %d. ", w.n%30, w.n%30*7919), 3)
@@ -269,14 +269,14 @@ func checkWritten(t *testing.T, dir string, want *writers, answers int) int {
 		require.Equal(t, 1, b.Pairs())
 	}
 
-	log, err := eval.OpenLog(path("answers"), "h", nil)
+	log, err := eval.OpenLog[eval.Answer](path("answers"), "h", nil)
 	require.NoError(t, err)
-	require.GreaterOrEqual(t, len(log.Answers()), answers)
-	for i, a := range log.Answers() {
+	require.GreaterOrEqual(t, len(log.Outcomes()), answers)
+	for i, a := range log.Outcomes() {
 		require.Equal(t, i, a.Item)
 		require.Equal(t, strings.Repeat("answer ", 1+i%50), a.Prediction)
 	}
-	answers = len(log.Answers())
+	answers = len(log.Outcomes())
 	require.NoError(t, log.Close())
 
 	var said bytes.Buffer
