@@ -58,7 +58,7 @@ type profileCmd struct {
 func (profileCmd) Help() string {
 	return `Prefill each text with the full cache, answer its questions, measure how much the answers drew on each cache entry, and solve for the budgets that lose least at 99 levels of compression with the metric's ranking. The mean over all questions is the profile. Two runs give the same bytes. For the metric triattention, the profile also holds the centres of the queries on the texts; for the metric learned, the ranking that is fitted to KVzip's scores on them before anything else is measured.
 
-Work that was interrupted goes on from FILE.state when the same command is given again.
+Work that was interrupted goes on from FILE.state, and the fit of learned from FILE.state.fit, when the same command is given again.
 
 Examples:
 
@@ -316,7 +316,12 @@ func (k *maker) measure(metric lukv.MetricConfig) (*lukv.Profile, error) {
 	defer line.clear()
 	first := calibration.Pairs(texts[:1])
 	line.show("reading text 1 of %d, question 1 of %d", len(texts), first)
+	begun := false
 	o.Fitted = func(done, texts int) {
+		if !begun && done > 0 {
+			k.e.note("resuming from %s: %d of %d texts are fitted", calibration.FitState(o.State), done, texts)
+		}
+		begun = true
 		k.e.log.Info("ranking fitted", "texts", done, "of", texts)
 		line.show("fitting the ranking: text %d of %d", min(done+1, texts), texts)
 	}
@@ -335,15 +340,25 @@ func (k *maker) measure(metric lukv.MetricConfig) (*lukv.Profile, error) {
 	p, err := calibration.Profile(k.e.ctx, k.m, texts, o)
 	line.clear()
 	if errors.Is(err, lukv.ErrProfileMismatch) {
-		return nil, fmt.Errorf("%w (remove %s to begin anew)", err, o.State)
+		return nil, fmt.Errorf("%w (remove %s to begin anew)", err, strings.Join(unfinished(o.State), " and "))
 	}
 	if err == nil && k.LossMap {
 		err = k.mapLoss(p, texts, o.Options, line)
 	}
-	if err != nil && k.e.ctx.Err() != nil && exists(o.State) {
-		k.e.note("unfinished work is in %s; the same command continues from it", o.State)
+	if files := unfinished(o.State); err != nil && k.e.ctx.Err() != nil && len(files) > 0 {
+		k.e.note("unfinished work is in %s; the same command continues from it", strings.Join(files, " and "))
 	}
 	return p, err
+}
+
+// unfinished returns the files of unfinished work that there are.
+func unfinished(state string) (files []string) {
+	for _, path := range []string{calibration.FitState(state), state} {
+		if path != "" && exists(path) {
+			files = append(files, path)
+		}
+	}
+	return files
 }
 
 // mapLoss measures the profile's loss map. Without enough facts or answers there is none.
@@ -432,7 +447,8 @@ func (k *maker) save(p *lukv.Profile) error {
 	if k.FromNPY != "" {
 		return nil
 	}
-	return removeState(statePath(k.Output))
+	state := statePath(k.Output)
+	return errors.Join(removeState(calibration.FitState(state)), removeState(state))
 }
 
 // summarize completes the summary from the profile.

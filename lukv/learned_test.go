@@ -6,6 +6,7 @@ import (
 	"errors"
 	"math"
 	"math/rand/v2"
+	"path/filepath"
 	"slices"
 	"testing"
 
@@ -57,12 +58,21 @@ func features(l *Layer, h int) [][]float64 {
 // fit fits rankings to the targets of a layer, [K][T], given as scores whose logarithm
 // is taken.
 func fit(t testing.TB, m Metric, l *Layer, targets Scores) ([][]Ranking, error) {
-	b, err := NewRankingBuilder(m)
-	require.NoError(t, err)
+	b := rankingBuilder(t, m, l)
 	l.Repeats = &RepeatScores{best: targets}
-	_, err = b.Observer().Score(context.Background(), l)
+	_, err := b.Observer().Score(context.Background(), l)
 	require.NoError(t, err)
-	return b.Rankings(l.Index+1, l.KVHeads, l.HeadDim)
+	b.EndText()
+	return b.Rankings()
+}
+
+// rankingBuilder returns a builder for a model that ends with layer l.
+func rankingBuilder(t testing.TB, m Metric, l *Layer) *RankingBuilder {
+	id := DefaultProfileIdentity()
+	id.Model, id.Metric = "model", MetricConfigOf(m)
+	b, err := NewRankingBuilder(id, l.Index+1, l.KVHeads, l.HeadDim)
+	require.NoError(t, err)
+	return b
 }
 
 // linearTargets returns e^(w·f) for weights that keep it between the floor and 1.
@@ -270,7 +280,7 @@ func TestLearnedFitErrors(t *testing.T) {
 	_, err = fit(t, learnedMetric(t), l, linearTargets(l, 1, -2))
 	require.NoError(t, err, "the ridge decides")
 
-	_, err = NewRankingBuilder(keyDiff{})
+	_, err = NewRankingBuilder(ProfileIdentity{Metric: MetricConfig{Name: "keydiff"}}, 1, 1, 1)
 	require.EqualError(t, err, "fit a ranking: found metric keydiff, expected learned")
 	for _, target := range []string{"keydiff", "criticalkv", "learned", "per_head"} {
 		_, err = NewMetric(configured("learned", "target", target))
@@ -280,6 +290,72 @@ func TestLearnedFitErrors(t *testing.T) {
 	require.ErrorContains(t, err, "floor")
 	_, err = NewMetric(MetricConfig{Name: "per_head", Params: `{"metrics":["learned",{"name":"learned","ridge":1}]}`})
 	require.ErrorContains(t, err, "found learned twice")
+}
+
+// rankingState returns a builder with the sums of a text over one layer, and its state.
+func rankingState(t testing.TB) (*RankingBuilder, *Layer, []byte) {
+	l := randomAttention(100, 4, 2, 6)
+	l.Index = 1
+	l.Repeats = &RepeatScores{best: linearTargets(l, 1, -2)}
+	b := rankingBuilder(t, learnedMetric(t), l)
+	_, err := b.Observer().Score(context.Background(), l)
+	require.NoError(t, err)
+	b.EndText()
+	var out bytes.Buffer
+	require.NoError(t, b.writeState(&out))
+	return b, l, out.Bytes()
+}
+
+// A fit goes on from its state with the same sums, bit for bit, and refuses the states of
+// others.
+func TestRankingState(t *testing.T) {
+	b, l, state := rankingState(t)
+	c := rankingBuilder(t, learnedMetric(t), l)
+	require.NoError(t, c.readState(bytes.NewReader(state)))
+	require.Equal(t, 1, c.Texts())
+	for _, x := range []*RankingBuilder{b, c} { // the second text
+		_, err := x.Observer().Score(context.Background(), l)
+		require.NoError(t, err)
+		x.EndText()
+	}
+	want, err := b.Rankings()
+	require.NoError(t, err)
+	got, err := c.Rankings()
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+
+	path := filepath.Join(t.TempDir(), "fit")
+	require.NoError(t, b.SaveState(path))
+	require.NoError(t, c.LoadState(path))
+	require.Equal(t, b.sums, c.sums)
+
+	other := rankingBuilder(t, learnedMetric(t, "ridge", 1), l)
+	require.ErrorIs(t, other.readState(bytes.NewReader(state)), ErrProfileMismatch)
+	wider := *l
+	wider.KVHeads++
+	require.ErrorIs(t, rankingBuilder(t, learnedMetric(t), &wider).readState(bytes.NewReader(state)), ErrProfileMismatch)
+	for at := range state {
+		damaged := slices.Clone(state)
+		damaged[at] ^= 1
+		before := *c
+		require.Error(t, c.readState(bytes.NewReader(damaged)), "byte %d", at)
+		require.Error(t, c.readState(bytes.NewReader(state[:at])), "%d bytes", at)
+		require.Equal(t, before, *c)
+	}
+}
+
+func FuzzRankingState(f *testing.F) {
+	_, l, state := rankingState(f)
+	f.Add(state)
+	f.Add(state[:200])
+	f.Fuzz(func(t *testing.T, data []byte) {
+		b := rankingBuilder(t, learnedMetric(t), l)
+		if b.readState(bytes.NewReader(data)) == nil {
+			var out bytes.Buffer
+			require.NoError(t, b.writeState(&out))
+			require.NoError(t, rankingBuilder(t, learnedMetric(t), l).readState(&out))
+		}
+	})
 }
 
 // learnedProfile returns a profile of a metric of 2 layers of 2 heads with rankings.

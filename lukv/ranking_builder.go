@@ -11,21 +11,40 @@ import (
 
 // RankingBuilder fits the rankings of the metric learned: ridge regression, in closed
 // form and head by head, of the logarithm of its target's scores (spec 3.18). Its sums
-// take (2D+2)² doubles a KV head. It belongs to one goroutine.
+// take (2D+2)² doubles a KV head. Texts are added in a fixed order; the state can be saved
+// after any of them and the work resumed with the same result. It belongs to one goroutine.
 type RankingBuilder struct {
-	metric learned
-	layers map[int][]rankingSums // [K]
+	id                       ProfileIdentity
+	metric                   learned
+	layers, kvHeads, headDim int
+
+	texts int
+	sums  map[int][]rankingSums // of the layers added, [K]
 }
 
-// NewRankingBuilder returns an empty builder for the metric learned that m is or
-// contains. It is an error if there is none.
-func NewRankingBuilder(m Metric) (*RankingBuilder, error) {
+// NewRankingBuilder returns an empty builder for the metric learned that the metric of the
+// identity is or contains. It is an error if there is none. layers, kvHeads and headDim are
+// those of the model.
+func NewRankingBuilder(id ProfileIdentity, layers, kvHeads, headDim int) (*RankingBuilder, error) {
+	m, err := NewMetric(id.Metric)
+	if err != nil {
+		return nil, fmt.Errorf("fit a ranking: %w", err)
+	}
 	l, ok := learnedWithin(m)
 	if !ok {
 		return nil, fmt.Errorf("fit a ranking: found metric %s, expected learned", metrics.nameOf(m))
 	}
-	return &RankingBuilder{metric: l, layers: map[int][]rankingSums{}}, nil
+	if layers < 1 || kvHeads < 1 || headDim < 1 {
+		return nil, fmt.Errorf("fit a ranking: found %d layers of %d KV heads of dimension %d, expected at least 1 of each", layers, kvHeads, headDim)
+	}
+	return &RankingBuilder{id: id, metric: l, layers: layers, kvHeads: kvHeads, headDim: headDim, sums: map[int][]rankingSums{}}, nil
 }
+
+// Texts returns the number of texts added.
+func (b *RankingBuilder) Texts() int { return b.texts }
+
+// EndText ends a text, all of whose layers have been scored.
+func (b *RankingBuilder) EndText() { b.texts++ }
 
 // Observer returns a metric that gives the scores of the target and, each time it scores
 // a layer of a full cache, adds its entries to the builder. Score the layers of texts one
@@ -45,6 +64,10 @@ func (o rankingObserver) Needs(T, n int) Needs {
 }
 
 func (o rankingObserver) Score(ctx context.Context, l *Layer) (Scores, error) {
+	b := o.b
+	if l.Index >= b.layers || l.KVHeads != b.kvHeads || l.HeadDim != b.headDim {
+		return nil, fmt.Errorf("fit layer %d: found %d KV heads of dimension %d, expected one of %d layers of %d of %d", l.Index, l.KVHeads, l.HeadDim, b.layers, b.kvHeads, b.headDim)
+	}
 	if 2*len(l.InvFreq) != l.HeadDim {
 		return nil, fmt.Errorf("fit layer %d: found %d rope frequencies, expected half of head dimension %d", l.Index, len(l.InvFreq), l.HeadDim)
 	}
@@ -52,15 +75,12 @@ func (o rankingObserver) Score(ctx context.Context, l *Layer) (Scores, error) {
 	if err != nil {
 		return nil, err
 	}
-	heads := o.b.layers[l.Index]
+	heads := b.sums[l.Index]
 	if heads == nil {
-		heads = make([]rankingSums, l.KVHeads)
-		for h := range heads {
-			heads[h] = newRankingSums(2*l.HeadDim + 2)
-		}
-		o.b.layers[l.Index] = heads
+		heads = b.newSums()
+		b.sums[l.Index] = heads
 	}
-	return s, l.EachHead(ctx, func(h int, ws *Workspace) error { return o.b.add(ctx, l, h, ws, s[h], &heads[h]) })
+	return s, l.EachHead(ctx, func(h int, ws *Workspace) error { return b.add(ctx, l, h, ws, s[h], &heads[h]) })
 }
 
 // add adds the entries of head h with the target's scores y.
@@ -83,16 +103,16 @@ func (b *RankingBuilder) add(ctx context.Context, l *Layer, h int, ws *Workspace
 	})
 }
 
-// Rankings solves for the rankings of a model of the given layers, [L][K], zeros where
-// no layer was added. It is an error if a head has too few entries or its weights are not
-// determined.
-func (b *RankingBuilder) Rankings(layers, kvHeads, headDim int) ([][]Ranking, error) {
-	out := make([][]Ranking, layers)
+// Rankings solves for the rankings of the model, [L][K], zeros where no layer was added. It
+// is an error if a head has too few entries or its weights are not determined.
+func (b *RankingBuilder) Rankings() ([][]Ranking, error) {
+	headDim := b.headDim
+	out := make([][]Ranking, b.layers)
 	for at := range out {
-		out[at] = make([]Ranking, kvHeads)
+		out[at] = make([]Ranking, b.kvHeads)
 		for h := range out[at] {
 			r := Ranking{Key: make([]float32, headDim), Value: make([]float32, headDim)}
-			if heads := b.layers[at]; heads != nil {
+			if heads := b.sums[at]; heads != nil {
 				w, c, err := heads[h].solve(b.metric.Ridge)
 				if err != nil {
 					return nil, fmt.Errorf("fit the ranking of layer %d, KV head %d: %w", at, h, err)
@@ -115,6 +135,15 @@ type rankingSums struct {
 	f, fy []float64 // [F]
 	ff    []float64 // [F][F], the lower triangle
 	y     float64
+}
+
+// newSums returns those of a layer without entries.
+func (b *RankingBuilder) newSums() []rankingSums {
+	heads := make([]rankingSums, b.kvHeads)
+	for h := range heads {
+		heads[h] = newRankingSums(2*b.headDim + 2)
+	}
+	return heads
 }
 
 func newRankingSums(F int) rankingSums {

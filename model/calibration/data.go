@@ -2,14 +2,17 @@ package calibration
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"time"
 
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
 )
 
 // measureData measures what the metric reads from a profile: nothing for most.
-func measureData(ctx context.Context, m *model.Model, texts []Text, metric lukv.Metric, o *ProfileOptions) (lukv.CalibrationData, error) {
+func measureData(ctx context.Context, m *model.Model, texts []Text, metric lukv.Metric, id lukv.ProfileIdentity, o *ProfileOptions) (lukv.CalibrationData, error) {
 	var d lukv.CalibrationData
 	var err error
 	if lukv.NeedsCenters(metric) {
@@ -18,7 +21,7 @@ func measureData(ctx context.Context, m *model.Model, texts []Text, metric lukv.
 		}
 	}
 	if lukv.NeedsRankings(metric) {
-		if d.Rankings, err = fitRankings(ctx, m, texts, metric, o); err != nil {
+		if d.Rankings, err = fitRankings(ctx, m, texts, id, o); err != nil {
 			return d, err
 		}
 	}
@@ -47,34 +50,52 @@ func measureCenters(ctx context.Context, m *model.Model, texts []Text, metric lu
 }
 
 // fitRankings returns the rankings of the metric learned, [L][K], fitted on the texts,
-// each of which is prefilled once and scored by the metric's target.
-func fitRankings(ctx context.Context, m *model.Model, texts []Text, metric lukv.Metric, o *ProfileOptions) ([][]lukv.Ranking, error) {
-	b, err := lukv.NewRankingBuilder(metric)
+// each of which is prefilled once and scored by the metric's target. It goes on from the
+// state file of an earlier run, if there is one.
+func fitRankings(ctx context.Context, m *model.Model, texts []Text, id lukv.ProfileIdentity, o *ProfileOptions) ([][]lukv.Ranking, error) {
+	c := m.Config()
+	b, err := lukv.NewRankingBuilder(id, c.Layers, c.KVHeads, c.HeadDim)
 	if err != nil {
 		return nil, err
 	}
-	fitted := func(n int) {
-		if o.Fitted != nil {
-			o.Fitted(n, len(texts))
+	state := FitState(o.State)
+	if state != "" {
+		if err := b.LoadState(state); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
 		}
 	}
-	fitted(0)
-	observer := b.Observer()
-	err = eachText(ctx, m, texts, o.Options, 0, nil, func(w *work) error {
+	if b.Texts() > len(texts) {
+		return nil, fmt.Errorf("fit a ranking: state of %d texts, expected at most %d", b.Texts(), len(texts))
+	}
+	fitted := func() {
+		if o.Fitted != nil {
+			o.Fitted(b.Texts(), len(texts))
+		}
+	}
+	fitted()
+	observer, saved := b.Observer(), time.Now()
+	err = eachText(ctx, m, texts, o.Options, Pairs(texts[:b.Texts()]), nil, func(w *work) error {
 		err := w.observe(observer, func(ob *model.Observation) error {
 			_, err := w.scores(ob, observer)
 			return err
 		})
-		if err == nil {
-			fitted(w.index + 1)
+		if err != nil {
+			return err
 		}
-		return err
+		b.EndText()
+		if state != "" && (time.Since(saved) > saveEvery || b.Texts() == len(texts)) {
+			if err := b.SaveState(state); err != nil {
+				return err
+			}
+			saved = time.Now()
+		}
+		fitted()
+		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("fit a ranking: %w", err)
 	}
-	c := m.Config()
-	return b.Rankings(c.Layers, c.KVHeads, c.HeadDim)
+	return b.Rankings()
 }
 
 // observe prefills the text, observed by a metric, for fn.

@@ -2,8 +2,10 @@ package calibration
 
 import (
 	"context"
+	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -41,6 +43,7 @@ func TestLearnedOrdersOtherTextsAsKVzip(t *testing.T) {
 	}
 	require.Equal(t, []int{0, 1, 2, 0, 1, 2}, seen)
 	require.Equal(t, profiles[0], profiles[1], "with one thread and with two")
+	testResumedFit(t, texts[:2], profiles[0])
 
 	m, err := builtin.Open(ctx)
 	require.NoError(t, err)
@@ -91,4 +94,38 @@ func TestLearnedOrdersOtherTextsAsKVzip(t *testing.T) {
 	for _, other := range []string{"key_distance", "keydiff", "knorm"} {
 		require.Greater(t, median["learned"], median[other]+0.05, other)
 	}
+}
+
+// testResumedFit interrupts a fit after its first text: the same call goes on from there and
+// makes the same profile.
+func testResumedFit(t *testing.T, texts []Text, want *lukv.Profile) {
+	m, err := builtin.Open(context.Background())
+	require.NoError(t, err)
+	defer m.Close()
+	state := filepath.Join(t.TempDir(), "state")
+	var seen []int
+	ctx, cancel := context.WithCancel(context.Background())
+	o := ProfileOptions{
+		Options: Options{Prompt: builtin.Prompt, MaxSteps: 1}, Metric: lukv.MetricConfig{Name: "learned"}, State: state,
+		Fitted: func(done, _ int) {
+			if seen = append(seen, done); done == 1 {
+				cancel()
+			}
+		},
+	}
+	defer func(every time.Duration) { saveEvery = every }(saveEvery)
+	saveEvery = 0
+	_, err = Profile(ctx, m, texts, o)
+	require.ErrorIs(t, err, context.Canceled)
+	require.FileExists(t, FitState(state))
+	require.NoFileExists(t, state)
+	other := o
+	other.Metric.Params = `{"ridge":0.5}`
+	_, err = Profile(context.Background(), m, texts, other)
+	require.ErrorIs(t, err, lukv.ErrProfileMismatch)
+
+	got, err := Profile(context.Background(), m, texts, o)
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+	require.Equal(t, []int{0, 1, 1, 2}, seen)
 }

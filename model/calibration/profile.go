@@ -34,8 +34,9 @@ type ProfileOptions struct {
 
 	// State, if not empty, is a file that keeps the work done so far: it is read
 	// if it exists, and written from time to time and at the end, whether the
-	// work was completed or interrupted. The caller removes it once the profile
-	// is safe. A state made with other options is lukv.ErrProfileMismatch.
+	// work was completed or interrupted. What the metric learned is fitted from is in
+	// [FitState] beside it. The caller removes both once the profile is safe. A state made
+	// with other options is lukv.ErrProfileMismatch.
 	State string
 
 	// Fitted, if not nil, is called before the first and after every text that the
@@ -56,8 +57,17 @@ type Progress struct {
 	Levels *solve.LevelSet // budgets, losses and certificates; nil with lukv.ObjectiveOutputError
 }
 
+// FitState returns the name of the file that keeps the sums of the ranking that the metric
+// learned is fitted to, beside the state file of its profile; "" for "".
+func FitState(state string) string {
+	if state == "" {
+		return ""
+	}
+	return state + ".fit"
+}
+
 // saveEvery is how much work may be lost if the process ends unexpectedly.
-const saveEvery = 5 * time.Second
+var saveEvery = 5 * time.Second // changed by tests
 
 // Identity returns the identity of the profile that the options make.
 func (o *ProfileOptions) Identity(m *model.Model, texts []Text) (lukv.ProfileIdentity, error) {
@@ -134,7 +144,7 @@ func profile(ctx context.Context, m *model.Model, texts []Text, o *ProfileOption
 	if err != nil {
 		return nil, err
 	}
-	d, err := measureData(ctx, m, texts, metric, o)
+	d, err := measureData(ctx, m, texts, metric, id, o)
 	if err != nil {
 		return nil, err
 	}
