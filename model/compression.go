@@ -149,7 +149,11 @@ func (c *compression) touches(start, T int) bool {
 // are the first positions of a sequence, not of the span.
 func (c *compression) demand(start, T int) lukv.Demand {
 	d := c.plan.Demand(T)
-	d.Protection.Sinks = max(0, d.Protection.Sinks-start)
+	sinks := d.Protection.Sinks
+	if start > 0 { // a metric names no more of them than it is asked about
+		sinks = max(sinks, c.plan.Demand(start+T).Protection.Sinks)
+	}
+	d.Protection.Sinks = max(0, sinks-start)
 	return d
 }
 

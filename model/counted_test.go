@@ -57,6 +57,36 @@ func TestSinksAreOfTheSequence(t *testing.T) {
 	}
 }
 
+// TestSinksOfAShortSpan: of a span that is shorter than the sinks and begins among them, the
+// rest of the sinks is protected as well.
+func TestSinksOfAShortSpan(t *testing.T) {
+	ctx := t.Context()
+	m := testShapes[0].open(t, WithThreads(2))
+	for _, metric := range []string{"expected_attention", "lagkv", "cur", "triattention"} {
+		for _, c := range []struct {
+			span Span
+			want []int32
+		}{
+			{Span{2, 4}, []int32{0, 1, 2, 3}}, // nothing but sinks
+			{Span{2, 5}, []int32{0, 1, 2, 3}},
+			{Span{3, 6}, []int32{0, 1, 2, 3}},
+		} {
+			s := newTestSession(t, m, SessionOptions{})
+			require.NoError(t, s.Prefill(ctx, randomTokens(c.span.From, 97, 4)))
+			p := &lukv.Policy{BudgetTokens: 4 - c.span.From, Metric: lukv.MetricConfig{Name: metric}}
+			if c.span.To == 4 {
+				p = &lukv.Policy{Ratio: 0.5, Metric: p.Metric}
+			}
+			require.NoError(t, s.PrefillCompressed(ctx, randomTokens(c.span.To-c.span.From, 97, 5), p))
+			for _, heads := range heldPositions(s) {
+				for _, held := range heads {
+					require.Equal(t, c.want, held, "%s, %v", metric, c.span)
+				}
+			}
+		}
+	}
+}
+
 // TestTraceOfALaterPrefill: a trace names positions of the sequence, wherever its span begins.
 func TestTraceOfALaterPrefill(t *testing.T) {
 	ctx := t.Context()
