@@ -97,7 +97,12 @@ var errNotMeasured = errors.New("the loss was not measured")
 // this, once; watch, if not nil, gets the stream of that.
 func (s *Server) chooseCompression(r *http.Request, v *served, q engine.Request, policy *lukv.Policy, ask lossRequest, watch func(*engine.Stream)) (model.Loss, *lukv.Policy, error) {
 	w := &lossMeasurement{ask: ask, span: model.Span{From: q.Protected, To: q.Context}, policy: policy, read: make(chan struct{}), err: errNotMeasured}
-	q.Policy, q.Context, q.Protected, q.PromptOnly, q.ProbeLoss = nil, 0, 0, false, true
+	q.Policy, q.Protected, q.PromptOnly, q.ProbeLoss = nil, 0, false, true
+	if policy.CacheType != "" {
+		q.Policy = &lukv.Policy{CacheType: policy.CacheType}
+	} else {
+		q.Context = 0
+	}
 	q.Sampling = model.Sampling{MaxTokens: 1}
 	q.Inspect = w.copy
 	q.Mask = func(ctx context.Context, _ int, _ []int32) ([]uint64, error) {

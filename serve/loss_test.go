@@ -220,6 +220,35 @@ func TestLossOfContext(t *testing.T) {
 	}
 }
 
+// TestLossOfACacheType: where a policy names the type of the cache, facts are those of the full
+// cache of that type, and the document that is measured is the one that is not.
+func TestLossOfACacheType(t *testing.T) {
+	ts := start(t, Options{}, engine.Options{MaxBytes: 256 << 20})
+	text := manyFacts(t)
+	put := func(policy object) (doc document) {
+		ts.post(t, "/v1/documents", object{"text": text.Context, "system": "", "kv_compression": policy}, &doc)
+		return doc
+	}
+	plain := put(object{"metric": "key_distance", "ratio": 0.9, "cache_type": "int4"})
+	measured := put(object{"metric": "key_distance", "ratio": 0.9, "cache_type": "int4", "measure_loss": true})
+	require.Equal(t, plain.ID, measured.ID)
+	require.Equal(t, plain.Cache.Bytes, measured.Cache.Bytes)
+	require.True(t, measured.Cache.Loss.Measured)
+	chosen := put(object{"metric": "key_distance", "max_loss": 0.6, "cache_type": "int4"})
+	require.Equal(t, "int4", chosen.Policy.CacheType)
+	require.Positive(t, chosen.Policy.Ratio)
+	require.Equal(t, measured.Cache.Loss.Facts, chosen.Cache.Loss.Facts)
+	require.LessOrEqual(t, *chosen.Cache.Loss.Share, 0.6)
+	again := put(object{"metric": "key_distance", "ratio": chosen.Policy.Ratio, "cache_type": "int4", "measure_loss": true})
+	require.Equal(t, chosen.ID, again.ID)
+	require.Equal(t, chosen.Cache.Loss, again.Cache.Loss)
+
+	var got chatAnswer
+	ts.post(t, "/v1/chat/completions", ask(text.Question, object{"context": text.Context, "max_tokens": 2,
+		"kv_compression": object{"metric": "key_distance", "max_loss": 0.6, "cache_type": "int4"}}), &got)
+	require.Equal(t, chosen.Cache.Loss, got.Cache.Loss)
+}
+
 // TestLossesAreBounded: the losses measured first are forgotten first.
 func TestLossesAreBounded(t *testing.T) {
 	var l losses
