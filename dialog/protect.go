@@ -59,7 +59,8 @@ func ReadContext(ctx context.Context, m *model.Model, o model.SessionOptions, to
 // until the choice is made.
 func ReadContextWithin(ctx context.Context, m *model.Model, o model.SessionOptions, tokens []int32, protected int, maxLoss float64) (*model.Session, model.Loss, error) {
 	policy := o.Compression
-	o.Compression, o.ProbeLoss = nil, new(model.LossOptions)
+	o = o.WithoutCompression()
+	o.ProbeLoss = new(model.LossOptions)
 	s, err := m.NewSession(o)
 	if err != nil {
 		return nil, model.Loss{}, err

@@ -9,7 +9,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/model/builtin"
+	"github.com/lukv/lukv/tensor"
+	"github.com/lukv/lukv/tokenizer"
 	"github.com/lukv/lukv/tokenizer/chat"
 )
 
@@ -186,4 +189,29 @@ func TestTurnsTokens(t *testing.T) {
 			require.Zero(t, n, "nothing is older")
 		}
 	}
+}
+
+// TestChosenRatioKeepsTheCacheType: a policy whose ratio is chosen by the loss may name a cache
+// type; the result is the session that this ratio gives.
+func TestChosenRatioKeepsTheCacheType(t *testing.T) {
+	ctx := t.Context()
+	m := open(t)
+	tok, err := m.Tokenizer()
+	require.NoError(t, err)
+	tokens := tok.Encode(builtin.Samples()[9].Context, tokenizer.EncodeOptions{})
+	o := model.SessionOptions{Compression: &lukv.Policy{CacheType: "int4"}}
+	s, loss, err := ReadContextWithin(ctx, m, o, tokens, 3, 1)
+	require.NoError(t, err)
+	defer s.Close()
+	require.True(t, loss.Measured())
+	require.Equal(t, tensor.Q4_0, s.Cache().Options().Type)
+
+	o.Compression.Ratio = 0.95
+	given, err := ReadContext(ctx, m, o, tokens, 3)
+	require.NoError(t, err)
+	defer given.Close()
+	for _, x := range []*model.Session{s, given} {
+		require.NoError(t, x.Append(ctx, 7))
+	}
+	require.Equal(t, given.Logits(), s.Logits())
 }
