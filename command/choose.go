@@ -111,7 +111,11 @@ func (c *chooseCmd) Run(e *env) error {
 			line.show("measuring: %d of %d caches%s", done, total, line.left(0, done, total))
 		},
 	}
-	err = eval.Run(e.ctx, m, items, methods, o, func(a eval.Answer) error {
+	run := methods
+	if len(run) == 1 { // alone it would not share the full cache, whose passages are those that surprise the model
+		run = append(run, eval.Method{Name: "full"})
+	}
+	err = eval.Run(e.ctx, m, items, run, o, func(a eval.Answer) error {
 		if a.Error != "" {
 			return fmt.Errorf("%s: %s", c.Document[a.Item], a.Error)
 		}

@@ -148,6 +148,9 @@ func TestChoose(t *testing.T) {
 		assert.Less(t, p.Ratios[0].Lost, p.Ratios[1].Lost+1e-9)
 		assert.InDelta(t, p.Mean, (p.Ratios[0].Lost+p.Ratios[1].Lost)/2, 1e-9)
 	}
+	alone := decode[chooseResult](t, ok(t, "choose", "builtin", "-d", first, "--metric", "keydiff", "--ratio", "0.95", "--json"))
+	assert.Equal(t, r.Documents[:1], alone.Documents, "facts do not depend on what is compared")
+	assert.Equal(t, r.Policies[0].Ratios[1:], alone.Policies[0].Ratios)
 	text := ok(t, "choose", "builtin", "-d", first, "--metric", "knorm,keydiff", "--ratio", "0.2,0.95")
 	assert.Less(t, strings.Index(text, "keydiff/uniform"), strings.Index(text, "knorm/uniform"))
 	fails(t, exitFailed, "not measured", "choose", "builtin", "-d", short, "--metric", "knorm")
