@@ -41,6 +41,12 @@ func TestMaxLoss(t *testing.T) {
 	assert.Equal(t, given.Answer, measured.Answer)
 	assert.Equal(t, given.Policy, measured.Policy)
 
+	whole := run("--budget-tokens", "5000", "--measure-loss").Loss
+	require.True(t, whole.Measured(), "facts do not depend on the policy")
+	assert.Equal(t, measured.Loss.Facts, whole.Facts)
+	assert.Zero(t, whole.Lost)
+	assert.Zero(t, whole.Nats)
+
 	o := command(t, "run", "builtin", "-c", context, "--ratio", "0.95", "--metric", "knorm", "--measure-loss", "--max-tokens", "2", "x")
 	assert.Contains(t, o.err, "warning: ", "nearly everything is lost")
 	o = command(t, "run", "builtin", "-c", context, "--ratio", "0.8", "--metric", "snapkv", "--allocator", "adakv", "--stats", "--max-tokens", "1", "x")

@@ -410,7 +410,7 @@ func (r *runner) read(o model.SessionOptions, tokens []int32, protected int) (*m
 	if err != nil || !r.MeasureLoss {
 		return s, err
 	}
-	loss, err := dialog.Loss(r.e.ctx, s)
+	loss, err := dialog.Loss(r.e.ctx, s, protected)
 	if err != nil {
 		s.Close()
 		return nil, err

@@ -181,7 +181,7 @@ func (c *Conversation) readContext(ctx context.Context, o model.SessionOptions, 
 	if err != nil || !measured {
 		return s, err
 	}
-	loss, err := Loss(ctx, s)
+	loss, err := Loss(ctx, s, protected)
 	if err != nil {
 		s.Close()
 		return nil, err

@@ -2,6 +2,7 @@ package dialog
 
 import (
 	"context"
+	"errors"
 
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
@@ -98,12 +99,20 @@ func ReadContextExact(ctx context.Context, m *model.Model, o model.SessionOption
 	return s, nil
 }
 
-// Loss measures the loss of a session whose prefill compressed its context with
-// model.SessionOptions.ProbeLoss. Of a context that was not compressed nothing is measured.
-func Loss(ctx context.Context, s *model.Session) (model.Loss, error) {
+// Loss measures what a session with model.SessionOptions.ProbeLoss has lost of the context
+// that it has read, except the first protected tokens. Where the policy left the context
+// whole, that is nothing. Nothing is measured where decoding compresses what was read.
+func Loss(ctx context.Context, s *model.Session, protected int) (model.Loss, error) {
 	p := s.LossProbe()
 	if p == nil {
-		return model.Loss{}, nil
+		var err error
+		p, err = s.ProbeLoss(ctx, model.Span{From: protected, To: s.Len()}, model.LossOptions{Sweep: true})
+		if errors.Is(err, model.ErrNotObserved) {
+			return model.Loss{}, nil
+		}
+		if err != nil {
+			return model.Loss{}, err
+		}
 	}
 	return p.Measure(ctx, s)
 }
