@@ -137,6 +137,9 @@ func (c *analyzeContinuationCmd) shapes(m *model.Model) ([]study.Shape, error) {
 			}
 			shape := study.Shape{Name: metricName(metric) + ", " + allocator.Name, Policy: lukv.Policy{Metric: metric, Allocator: allocator}}
 			if !allocator.NeedsProfile() {
+				if shape.Policy.Profile, err = set.of(m, c.Model, &shape.Policy); err != nil {
+					return nil, err
+				}
 				out = append(out, shape)
 				continue
 			}

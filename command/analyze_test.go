@@ -94,6 +94,8 @@ func TestAnalyzeContinuation(t *testing.T) {
 		assert.Zero(t, l.Y[0], "nothing is removed")
 		assert.NotZero(t, l.Y[1])
 	}
+	f = decode[study.File](t, ok(t, append(args, "--metric", "learned", "--ratio", "0.8")...)).Figures[0]
+	assert.Equal(t, "learned, uniform", f.Lines[0].Name, "its ranking is in the profile, whatever the allocator")
 	short := filepath.Join(t.TempDir(), "short.txt")
 	require.NoError(t, os.WriteFile(short, []byte("A few words."), 0o600))
 	fails(t, exitFailed, "expected at least 264", append(args, "--text", short)...)

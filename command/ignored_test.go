@@ -134,7 +134,7 @@ func TestNoFlagIsIgnored(t *testing.T) {
 	refuse("eval", "builtin", "--memory=1GiB")
 	refuse("eval", "builtin", "--reference-cache=bf16")
 	refuse("eval", "builtin", "--reference-model=builtin")
-	for _, flag := range []string{"--items=x", "--out=x", "--match=all", "--ruler-clean=none", "--code-sim=indel", "--no-full", "--parallel=2", "--memory=1GiB"} {
+	for _, flag := range []string{"--out=x", "--match=all", "--ruler-clean=none", "--code-sim=indel", "--no-full", "--parallel=2", "--memory=1GiB"} {
 		refuse("eval", "builtin", "--measure=kl", flag)
 	}
 	for _, flag := range []string{"--longbench-config=x", "--longbench-e", "--max-gen=official"} {

@@ -456,7 +456,7 @@ func (r *runner) traceTo(o *model.SessionOptions) func() error {
 		o.TraceEvicted = func(layer, head int, evicted []model.Eviction) { r.trace.AddEvicted(layer, head, evicted) }
 		return func() error { return nil }
 	}
-	err := usage("--trace: the context is no longer than the budget: nothing was compressed")
+	err := usage("--trace: the policy left the context whole: nothing was compressed")
 	o.Trace = func(t *model.Trace) { err = r.e.writeTo(r.Trace, t.Write) }
 	return func() error { return err }
 }

@@ -42,6 +42,9 @@ func (s *Session) compressWithin(ctx context.Context, span Span, policy *lukv.Po
 	if err != nil {
 		return Loss{}, 0, err
 	}
+	if _, err := s.spanCompression(withRatio(policy, o.Ratios[0])); err != nil { // also where nothing can be measured
+		return Loss{}, 0, err
+	}
 	p, err := s.probeLoss(ctx, span, o)
 	if err != nil {
 		return Loss{}, 0, err
@@ -102,9 +105,7 @@ func (c *lossCut) within(maxLoss float64, o LossOptions) bool {
 
 // tryRatio cuts a fork of the session, whose call this is, at a ratio and measures it.
 func (s *Session) tryRatio(ctx context.Context, span Span, policy *lukv.Policy, ratio float64, p *LossProbe) (*lossCut, error) {
-	at := *policy
-	at.Ratio, at.BudgetTokens, at.BudgetBytes = ratio, 0, 0
-	comp, err := s.spanCompression(&at)
+	comp, err := s.spanCompression(withRatio(policy, ratio))
 	if err != nil {
 		return nil, err
 	}
@@ -129,6 +130,13 @@ func (s *Session) tryRatio(ctx context.Context, span Span, policy *lukv.Policy, 
 	}
 	c.stats, c.notes = f.stats, f.notes
 	return c, nil
+}
+
+// withRatio returns a policy with another budget.
+func withRatio(policy *lukv.Policy, ratio float64) *lukv.Policy {
+	at := *policy
+	at.Ratio, at.BudgetTokens, at.BudgetBytes = ratio, 0, 0
+	return &at
 }
 
 // apply makes the cut in the session that it was chosen for.

@@ -244,6 +244,8 @@ func TestCompressWithin(t *testing.T) {
 	require.False(t, l.Measured())
 	require.Zero(t, ratio)
 	require.Zero(t, s.Stats().Ratio)
+	_, _, err = s.CompressWithin(ctx, model.Span{To: 400}, lossPolicy("learned", "uniform", 0), .1, model.LossOptions{})
+	require.ErrorContains(t, err, "found no profile", "also where nothing can be measured")
 	_, _, err = s.CompressWithin(ctx, model.Span{To: 400}, lossPolicy("knorm", "uniform", 0), math.NaN(), model.LossOptions{})
 	require.Error(t, err)
 	_, _, err = s.CompressWithin(ctx, model.Span{To: 401}, lossPolicy("knorm", "uniform", 0), .1, model.LossOptions{})

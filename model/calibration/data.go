@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"time"
 
 	"github.com/lukv/lukv/lukv"
@@ -95,7 +96,11 @@ func fitRankings(ctx context.Context, m *model.Model, texts []Text, id lukv.Prof
 	if err != nil {
 		return nil, fmt.Errorf("fit a ranking: %w", err)
 	}
-	return b.Rankings()
+	r, err := b.Rankings()
+	if err != nil && state != "" { // longer texts or another ridge begin anew
+		err = errors.Join(err, os.Remove(state))
+	}
+	return r, err
 }
 
 // observe prefills the text, observed by a metric, for fn.

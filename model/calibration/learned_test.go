@@ -128,4 +128,12 @@ func testResumedFit(t *testing.T, texts []Text, want *lukv.Profile) {
 	require.NoError(t, err)
 	require.Equal(t, want, got)
 	require.Equal(t, []int{0, 1, 1, 2}, seen)
+
+	// What cannot be solved is not kept: longer texts begin anew.
+	few := []Text{{Context: "Too little.", Questions: texts[0].Questions}}
+	_, err = Profile(context.Background(), m, few, ProfileOptions{
+		Options: Options{Prompt: builtin.Prompt, MaxSteps: 1}, Metric: lukv.MetricConfig{Name: "learned"}, State: state + "2",
+	})
+	require.ErrorContains(t, err, "give longer texts")
+	require.NoFileExists(t, FitState(state+"2"))
 }
