@@ -370,7 +370,10 @@ func (p *FrontierPoint) writeRow(b *strings.Builder) {
 		name = "**" + name + "**"
 	} else {
 		d := p.Difference
-		other = fmt.Sprintf("`%s`, %s (%s)", strings.ReplaceAll(p.By, "|", `\|`), signed(d.Diff, number), bounds(d.Interval, d.Low, d.High))
+		other = fmt.Sprintf("`%s`, %s", strings.ReplaceAll(p.By, "|", `\|`), signed(d.Diff, number))
+		if d.Interval != "" {
+			other += " (" + bounds(d.Interval, d.Low, d.High) + ")"
+		}
 	}
 	fmt.Fprintf(b, "| %s | %.1f | %.1f %% | %.1f %% | %s | %s | %d | %s |\n", name, float64(p.CacheBytes)/1024, 100*p.Share, 100*p.RatioAchieved,
 		number(p.Value), bounds(p.Interval, p.Low, p.High), p.N, other)

@@ -151,6 +151,10 @@ func TestWriteFrontier(t *testing.T) {
 	require.Len(t, rows, 5)
 	assert.Regexp(t, `^\| \*\*`+"`x/uniform/0.5`"+`\*\* \| 1\.0 \| 50\.0 % \| 50\.0 % \| 50\.0 \| [0-9.]+ to [0-9.]+ \| 24 \|  \|$`, rows[2])
 	assert.Contains(t, rows[3], "`x/uniform/0.5`, +25.0 (")
+	points[1].Difference.Interval = "" // too few items
+	b.Reset()
+	require.NoError(t, WriteFrontier(&b, points, false))
+	assert.Contains(t, b.String(), "`x/uniform/0.5`, +25.0 |")
 	b.Reset()
 	require.NoError(t, WriteFrontier(&b, points, true))
 	assert.NotContains(t, b.String(), "y/uniform")
