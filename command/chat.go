@@ -424,7 +424,7 @@ func (r *chatter) load(path string) error {
 	}
 	p.clear()
 	r.e.advise(r.conv.Held())
-	r.e.adviseLoss(r.conv.Loss, r.MaxLoss != nil)
+	r.e.adviseLoss(r.conv.Held(), r.conv.Loss, r.MaxLoss != nil)
 	if r.term != nil {
 		r.describe()
 	}

@@ -198,7 +198,7 @@ func (r *chatter) set(arg string) error {
 		}
 		p.clear()
 		r.e.advise(r.conv.Held())
-		r.e.adviseLoss(r.conv.Loss, r.MaxLoss != nil)
+		r.e.adviseLoss(r.conv.Held(), r.conv.Loss, r.MaxLoss != nil)
 		r.describe()
 		return nil
 	}

@@ -55,6 +55,7 @@ func TestMaxLoss(t *testing.T) {
 	o = command(t, "run", "builtin", "-c", context, "--stats", "--max-tokens", "1", "x")
 	assert.NotContains(t, o.err, "evidence")
 	o = command(t, "run", "builtin", "-c", context, "--max-loss", "1", "--stats", "--max-tokens", "2", "x")
+	assert.Contains(t, o.err, "95 % removed: ", "the ratio that was chosen")
 	assert.NotContains(t, o.err, "warning", "a bound was given")
 	assert.Contains(t, o.err, "loss      ")
 
@@ -70,6 +71,8 @@ func TestMaxLoss(t *testing.T) {
 	code, _, msg := invoke(t, "Where?", "chat", "builtin", "--load", context, "--ratio", "0.9", "--measure-loss", "--max-tokens", "2")
 	assert.Equal(t, exitOK, code)
 	assert.Contains(t, msg, "facts repeated")
+	_, _, msg = invoke(t, "Where?", "chat", "builtin", "--load", context, "--max-loss", "1", "--max-tokens", "2")
+	assert.Contains(t, msg, "95 % removed: ")
 }
 
 // TestEvalMeasuresLoss: every answer says how many facts of its context its cache lost; the

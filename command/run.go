@@ -385,7 +385,7 @@ func (r *runner) begin(contextText, prompt string) (*model.Session, error) {
 	p.clear()
 	r.contextDone(s, time.Since(start))
 	r.e.advise(s)
-	r.e.adviseLoss(r.result.Loss, r.MaxLoss != nil)
+	r.e.adviseLoss(s, r.result.Loss, r.MaxLoss != nil)
 	if err := r.save(s); err != nil {
 		s.Close()
 		return nil, err
@@ -551,9 +551,9 @@ func (e *env) advise(s *model.Session) {
 // notableLoss is the share of lost facts above which a warning is due.
 const notableLoss = 0.1
 
-// adviseLoss says what a context lost, nil: nobody asked; bounded says that a bound was
-// given.
-func (e *env) adviseLoss(l *model.Loss, bounded bool) {
+// adviseLoss says what the context of s lost, nil: nobody asked; bounded says that a bound
+// chose the ratio.
+func (e *env) adviseLoss(s *model.Session, l *model.Loss, bounded bool) {
 	switch {
 	case l == nil:
 	case !l.Measured() && bounded:
@@ -562,6 +562,12 @@ func (e *env) adviseLoss(l *model.Loss, bounded bool) {
 		e.note("note: loss %v", l)
 	case !bounded && l.Share() > notableLoss:
 		e.note("warning: %v: what the context says is partly lost; --max-loss bounds this", l)
+	case bounded:
+		removed := 0.0
+		if p := s.Policy(); p != nil {
+			removed = p.Ratio
+		}
+		e.note("%.0f %% removed: %v", 100*removed, l)
 	default:
 		e.note("%v", l)
 	}
@@ -672,13 +678,16 @@ func (x *runStats) write(w io.Writer, policy *lukv.Policy) {
 	line("tokens", "%d context, %d prompt, %d answer", x.ContextTokens, x.PromptTokens, x.NewTokens)
 	line("load", "%s", since(x.LoadMS))
 	if x.ContextMS > 0 {
-		line("context", "%s (%.0f tokens/s), of this scoring %s, evicting %s",
-			since(x.ContextMS), x.ContextRate, since(x.ScoreMS), since(x.EvictMS))
+		parts := ""
+		if x.ScoreMS+x.EvictMS > 0 {
+			parts = fmt.Sprintf(", of this scoring %s, evicting %s", since(x.ScoreMS), since(x.EvictMS))
+		}
+		line("context", "%s (%.0f tokens/s)%s", since(x.ContextMS), x.ContextRate, parts)
 	}
 	line("prompt", "%s", since(x.PromptMS))
 	line("answer", "%s (%.1f tokens/s)", since(x.DecodeMS), x.DecodeRate)
 	if x.Drafted > 0 {
-		line("drafts", "%s, %d of them right, %d verifying passes", report.Count(x.Drafted, "token"), x.Accepted, x.Verified)
+		line("drafts", "%s, %d of them right; verifying passes: %d", report.Count(x.Drafted, "token"), x.Accepted, x.Verified)
 	}
 	if x.DraftBytes > 0 {
 		line("draft", "%s in the compressed cache", report.Bytes(x.DraftBytes))
