@@ -81,7 +81,7 @@ func (c *inspectCmd) Run(e *env) error {
 	case len(head) > 8 && head[8] == '{':
 		return c.tensorFile(e)
 	}
-	return fmt.Errorf("inspect %s: neither a checkpoint nor a profile nor a saved session", c.Path)
+	return fmt.Errorf("inspect %s: neither a checkpoint nor a profile, saved session, trace or safetensors file", c.Path)
 }
 
 // instead writes the heat map as SVG and info as JSON, if asked for, and reports

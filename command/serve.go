@@ -55,7 +55,7 @@ type serveCmd struct {
 	KVEventsReplay string `group:"events" name:"kv-events-replay" placeholder:"ADDRESS" help:"Replay recent events at this address, for late subscribers."`
 	KVEventsName   string `group:"events" name:"kv-events-name" placeholder:"NAME" help:"Publish events under this address and port, by which the router knows the server (default: those of --listen)."`
 
-	Store      string   `group:"kept" type:"path" placeholder:"FOLDER" help:"Keep documents and caches of prompts in DIR across restarts."`
+	Store      string   `group:"kept" type:"path" placeholder:"FOLDER" help:"Keep documents and caches of prompts in FOLDER across restarts."`
 	StoreBytes byteSize `group:"kept" placeholder:"SIZE" help:"Limit the stored caches of a model to SIZE and remove the least recently used (default: no limit)."`
 
 	runtimeFlags
