@@ -58,7 +58,7 @@ func RegisterAllocator(name string, defaults Allocator, presets ...Preset[Alloca
 }
 
 // Allocators lists the names of all allocators.
-func Allocators() []string { return allocators.names() }
+func Allocators() []string { return allocators.names(false) }
 
 // NewAllocator builds the allocator that c describes. profile is needed by lukv, by duo
 // without importance and by allocators that wrap them; all others ignore it. The caller

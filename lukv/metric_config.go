@@ -106,7 +106,7 @@ func RegisterMetric(name string, defaults Metric, presets ...Preset[Metric]) {
 
 // Metrics lists the names of all metrics that rank without a profile: learned and
 // per_head are not among them.
-func Metrics() []string { return metrics.names() }
+func Metrics() []string { return metrics.names(false) }
 
 // NewMetric builds the metric that c describes.
 func NewMetric(c MetricConfig) (Metric, error) { return metrics.read(config(c)) }

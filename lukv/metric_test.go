@@ -89,6 +89,7 @@ func TestMetricConfigIsCanonical(t *testing.T) {
 func TestMetricConfigErrors(t *testing.T) {
 	for in, want := range map[string]string{
 		`snapvk`:                                   `metric "snapvk" is unknown, expected one of snapkv, keydiff`,
+		`lerned`:                                   `, learned`,
 		``:                                         `metric "" is unknown`,
 		`{"name":"snapkv","window":0}`:             `metric snapkv: window: found 0, expected 1 to`,
 		`{"name":"snapkv","kernel":4}`:             `metric snapkv: kernel: found 4, expected an odd number`,

@@ -139,13 +139,14 @@ func (r *registry[T]) typed(t reflect.Type) *registered[T] {
 	return nil
 }
 
-// names lists the registered names, in registration order.
-func (r *registry[T]) names() []string {
+// names lists the registered names, in registration order; with all, also those that are
+// unlisted.
+func (r *registry[T]) names(all bool) []string {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	names := make([]string, 0, len(r.order))
 	for _, e := range r.order {
-		if !e.unlisted {
+		if all || !e.unlisted {
 			names = append(names, e.name)
 		}
 	}
@@ -169,7 +170,7 @@ func (r *registry[T]) read(c config) (v T, err error) {
 	e := r.named(name)
 	r.mu.RUnlock()
 	if e == nil {
-		return v, fmt.Errorf("%s %q is unknown, expected one of %s", r.kind, c.Name, strings.Join(r.names(), ", "))
+		return v, fmt.Errorf("%s %q is unknown, expected one of %s", r.kind, c.Name, strings.Join(r.names(true), ", "))
 	}
 	fail := func(err error) (T, error) {
 		var none T
