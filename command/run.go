@@ -663,9 +663,10 @@ func (r *runner) generate(s *model.Session, sampling model.Sampling) error {
 }
 
 func (r *runner) token(t model.Token) runToken {
-	out := runToken{ID: t.ID, Text: r.tok.Piece(t.ID), LogProb: t.LogProb}
+	text := func(id int32) string { return strings.ToValidUTF8(string(r.tok.TokenBytes(id)), "\uFFFD") }
+	out := runToken{ID: t.ID, Text: text(t.ID), LogProb: t.LogProb}
 	for _, p := range t.Top {
-		out.Top = append(out.Top, runToken{ID: p.ID, Text: r.tok.Piece(p.ID), LogProb: p.LogProb})
+		out.Top = append(out.Top, runToken{ID: p.ID, Text: text(p.ID), LogProb: p.LogProb})
 	}
 	return out
 }

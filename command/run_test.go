@@ -35,6 +35,12 @@ func TestRun(t *testing.T) {
 	assert.Len(t, full.Tokens, full.Stats.NewTokens)
 	assert.Len(t, full.Tokens[0].Top, 3)
 	assert.Equal(t, full.Tokens[0].ID, full.Tokens[0].Top[0].ID, "greedy takes the most likely token")
+	said := ""
+	for _, token := range full.Tokens {
+		said += token.Text
+	}
+	assert.Contains(t, said, s.Answers[0])
+	assert.NotContains(t, said, "Ġ", "text, not names in the vocabulary")
 	assert.Equal(t, full.Stats.FullBytes, full.Stats.CompressedBytes)
 	assert.Nil(t, full.Policy)
 
