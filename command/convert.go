@@ -37,7 +37,7 @@ func (c *convertCmd) Run(e *env) error {
 	}
 	line := e.longProgress()
 	defer line.clear()
-	file, err := resolveModel(c.File)
+	file, err := modelPath(c.File)
 	if err != nil {
 		return err
 	}

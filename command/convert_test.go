@@ -13,6 +13,7 @@ import (
 func TestConvertRefuses(t *testing.T) {
 	dir := t.TempDir()
 	out := filepath.Join(dir, "out")
+	fails(t, exitUsage, "builtin is inside the program", "convert", "builtin", out)
 	fails(t, exitFailed, "none.gguf", "convert", filepath.Join(dir, "none.gguf"), out)
 	bad := filepath.Join(dir, "bad.gguf")
 	require.NoError(t, os.WriteFile(bad, []byte("GGML, an older format"), 0o600))

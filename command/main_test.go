@@ -240,7 +240,8 @@ func TestVersion(t *testing.T) {
 }
 
 func TestUsageErrors(t *testing.T) {
-	none := filepath.Join(t.TempDir(), "none")
+	none, empty := filepath.Join(t.TempDir(), "none"), filepath.Join(t.TempDir(), "empty")
+	require.NoError(t, os.WriteFile(empty, nil, 0o600))
 	for _, c := range []struct {
 		want string
 		args []string
@@ -260,6 +261,7 @@ func TestUsageErrors(t *testing.T) {
 		{"--allocator", []string{"run", "builtin", "--ratio", "0.5", "--allocator", "guess", "x"}},
 		{"nothing would be compressed", []string{"run", "builtin", "--allocator", "adakv", "x"}},
 		{"needs --context", []string{"run", "builtin", "--ratio", "0.5", "x"}},
+		{"--context is empty", []string{"run", "builtin", "--ratio", "0.5", "--context", empty, "x"}},
 		{"--decode", []string{"run", "builtin", "--decode", "{", "x"}},
 		{"--sinks", []string{"run", "builtin", "--ratio", "0.5", "--sinks", "-2", "x"}},
 		{"temperature", []string{"run", "builtin", "--temperature", "-1", "x"}},

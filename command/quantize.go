@@ -99,7 +99,7 @@ func (c *quantizeCmd) target(file bool) (to quantizeTo, err error) {
 }
 
 func (c *quantizeCmd) Run(e *env) error {
-	path, err := resolveModel(c.Model)
+	path, err := modelPath(c.Model)
 	if err != nil {
 		return err
 	}

@@ -41,6 +41,7 @@ func TestQuantizeFolder(t *testing.T) {
 	fails(t, exitFailed, "no tokens", "quantize", source, filepath.Join(dir, "x"), "--calibrate", words)
 
 	fails(t, exitFailed, "exists already", "quantize", source, out)
+	fails(t, exitUsage, "builtin is inside the program", "quantize", "builtin", filepath.Join(dir, "x"))
 	fails(t, exitFailed, "already stored as compressed-tensors", "quantize", out, filepath.Join(dir, "again"))
 	fails(t, exitUsage, "makes a folder", "quantize", source, filepath.Join(dir, "x.gguf"), "--type", "int4")
 	fails(t, exitUsage, "--again", "quantize", source, filepath.Join(dir, "x"), "--again")

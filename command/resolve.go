@@ -43,6 +43,14 @@ func resolveModel(name string) (path string, err error) {
 	return path, err
 }
 
+// modelPath is resolveModel for commands that need files and so cannot take the embedded model.
+func modelPath(name string) (string, error) {
+	if _, err := os.Stat(name); err != nil && name == builtin.Name {
+		return "", usage("%s is inside the program and not in files: expected a model of files", name)
+	}
+	return resolveModel(name)
+}
+
 // findInFolder returns the GGUF file in a folder that another program, such as LM Studio,
 // keeps for one model, and the folder itself if it is a checkpoint.
 func findInFolder(dir string) (string, error) {

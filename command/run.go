@@ -343,6 +343,9 @@ func (r *runner) begin(contextText, prompt string) (*model.Session, error) {
 		return s, r.save(s)
 	}
 	if policy != nil && contextText == "" && budgeted(policy) {
+		if len(r.Context) > 0 {
+			return nil, usage("--context is empty: there is nothing to compress before the prompt")
+		}
 		return nil, usage("compression needs --context: without it there is nothing to compress before the prompt")
 	}
 	if r.Trace != "" && (policy == nil || !budgeted(policy) && !policy.Decode.Enabled()) { // possible with a policy file
