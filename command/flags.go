@@ -30,7 +30,7 @@ import (
 
 // modelFlags choose a model and how it runs.
 type modelFlags struct {
-	Model string `arg:"" help:"Checkpoint folder, name of a model fetched by lukv pull, or builtin."`
+	Model string `arg:"" help:"Checkpoint folder, GGUF file, name of a model fetched by lukv pull, or builtin."`
 
 	runtimeFlags
 }
@@ -635,7 +635,7 @@ func (e *env) commandLine() string {
 type samplingFlags struct {
 	MaxTokens         *int     `group:"sampling" placeholder:"N" help:"Limit the answer to N tokens (default: the checkpoint's limit, or 1024; 0: until the context is full)."`
 	Stop              []string `group:"sampling" sep:"none" placeholder:"TEXT" help:"End the answer before this text. May be repeated."`
-	Temperature       *float64 `group:"sampling" placeholder:"T" help:"Set the sampling temperature; 0 is greedy (default: the checkpoint's, or 1 with --top-k, --top-p or --min-p)."`
+	Temperature       *float64 `group:"sampling" placeholder:"T" help:"Set the sampling temperature; 0 is greedy (default: the checkpoint's, else 1 with --top-k, --top-p or --min-p, else 0)."`
 	TopK              *int     `group:"sampling" placeholder:"K" help:"Sample from the K most likely tokens; 0: all (default: the checkpoint's)."`
 	TopP              *float64 `group:"sampling" placeholder:"P" help:"Sample from the smallest set of tokens with probability P (default: the checkpoint's)."`
 	MinP              *float64 `group:"sampling" placeholder:"P" help:"Drop tokens less likely than P times the most likely one (default: the checkpoint's)."`

@@ -30,7 +30,7 @@ func (genCmd) Help() string {
 }
 
 type genRulerCmd struct {
-	Model   string   `arg:"" help:"Model whose tokenizer counts the tokens: checkpoint folder, or name of a model fetched by lukv pull."`
+	Model   string   `arg:"" help:"Model whose tokenizer counts the tokens: checkpoint folder, GGUF file, or name of a model fetched by lukv pull."`
 	Out     string   `short:"o" required:"" placeholder:"DIR" help:"Write DIR/LENGTH/TASK/validation.jsonl."`
 	Length  []string `sep:"none" placeholder:"N,…" help:"Make questions of N tokens, context and answer included (default 4096)."`
 	Task    []string `sep:"none" placeholder:"NAME,…" help:"Make these tasks (default all): niah_single_1 to _3, niah_multikey_1 to _3, niah_multivalue, niah_multiquery, vt, cwe, fwe, qa_1, qa_2."`

@@ -18,7 +18,7 @@ import (
 )
 
 type inspectCmd struct {
-	Path      string  `arg:"" help:"Checkpoint folder, hub name in the cache or builtin, profile (.npy too), saved session, trace, or safetensors file."`
+	Path      string  `arg:"" help:"Checkpoint folder, GGUF file, hub name in the cache or builtin, profile (.npy too), saved session, trace, or safetensors file."`
 	Ratio     float64 `default:"0.8" placeholder:"R" help:"Show a profile's heat map at this overall ratio (default ${default})."`
 	SVG       string  `name:"svg" placeholder:"FILE" help:"Write the heat map of a profile, saved session or trace as SVG; - prints only the SVG to standard output."`
 	Nearest   bool    `help:"Show a profile's nearest level instead of interpolating."`

@@ -79,7 +79,7 @@ const (
 
 const description = `A transformer runtime in Go with key/value-cache compression.
 
-MODEL is a checkpoint folder, the name of a hub model in the cache, or builtin for the embedded test model. Results go to standard output, everything else to standard error.
+MODEL is a checkpoint folder, a GGUF file, the name of a hub model in the cache, or builtin for the embedded test model. Results go to standard output, everything else to standard error.
 
 Exit status: 0 done, 1 failed, 2 crashed, 3 refused (unsupported model; profile or session of another model), 4 does not fit (context, cache or device memory full), 5 no such device or device lost, 64 wrong usage, 130 interrupted.`
 

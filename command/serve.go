@@ -25,7 +25,7 @@ import (
 type serveCmd struct {
 	requests *engine.Account // see account
 
-	Models []string `arg:"" name:"model" help:"Checkpoint folders, names of models fetched by lukv pull, or builtin; NAME=MODEL serves a model under another name."`
+	Models []string `arg:"" name:"model" help:"Checkpoint folders, GGUF files, names of models fetched by lukv pull, or builtin; NAME=MODEL serves a model under another name."`
 
 	Listen      string         `group:"listen" default:"127.0.0.1:8000" placeholder:"ADDRESS" help:"Listen on this address (default ${default}: this machine only)."`
 	KeyFile     string         `group:"listen" type:"path" placeholder:"FILE" help:"Accept the API keys in FILE, one per line, and that in LUKV_API_KEY. SIGHUP reloads this file and those of --tls-cert, --tls-key and --profile."`
@@ -237,7 +237,7 @@ func (c *serveCmd) publish(e *env, log *slog.Logger) (*kvevents.Publisher, error
 	}
 	fmt.Fprintf(e.out, "KV events on tcp://%s", p.Addr())
 	if at := p.ReplayAddr(); at != nil {
-		fmt.Fprintf(e.out, ", again on tcp://%s", at)
+		fmt.Fprintf(e.out, ", replayed on tcp://%s", at)
 	}
 	fmt.Fprintln(e.out)
 	return p, nil
