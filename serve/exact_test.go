@@ -106,4 +106,8 @@ func TestExactRefused(t *testing.T) {
 	}
 	status, answer, _ := ts.do(t, "POST", "/v1/documents", mustJSON(t, object{"text": "a text", "kv_compression": object{"ratio": 0.5, "exact": true}}))
 	require.Equal(t, 400, status, answer)
+	require.Contains(t, answer, "kv_compression.exact: not a field of this endpoint")
+	status, answer, _ = ts.do(t, "POST", "/v1/completions", mustJSON(t, object{"model": "needle/llama", "prompt": "x", "context": "a text", "kv_compression": object{"ratio": 0.5, "keep_turns": 1}}))
+	require.Equal(t, 400, status, answer)
+	require.Contains(t, answer, "kv_compression.keep_turns: not a field of this endpoint")
 }

@@ -280,6 +280,11 @@ func (s *Server) compression(f *fields, v *served, others ...string) *lukv.Polic
 			o.fail("profile", "%q is unknown, expected %s", id, cmp.Or(strings.Join(known.names(), ", "), "none: the server was started without --profile"))
 		}
 	}
+	for _, elsewhere := range append(slices.Clone(exactFields), "keep_turns") {
+		if o.has(elsewhere) && !slices.Contains(others, elsewhere) {
+			o.fail(elsewhere, "not a field of this endpoint")
+		}
+	}
 	for _, own := range append(others, "profile") {
 		delete(o.values, own)
 	}
