@@ -167,7 +167,7 @@ func isSet(name string) bool {
 func (c *Client) endpoint() (*url.URL, error) {
 	u, err := url.Parse(first(c.Endpoint, DefaultEndpoint))
 	if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {
-		return nil, fmt.Errorf("hub endpoint %q (HF_ENDPOINT): expected an http or https address", c.Endpoint)
+		return nil, fmt.Errorf("hub endpoint %q (MODEL_ENDPOINT or HF_ENDPOINT): expected an http or https address", c.Endpoint)
 	}
 	return u, nil
 }

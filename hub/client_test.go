@@ -77,7 +77,7 @@ func TestEnvironment(t *testing.T) {
 	clear(t)
 	t.Setenv("HF_ENDPOINT", "ftp://x")
 	_, err = New()
-	assert.ErrorContains(t, err, "HF_ENDPOINT")
+	assert.ErrorContains(t, err, "MODEL_ENDPOINT or HF_ENDPOINT")
 
 	// Find takes the cache from the environment.
 	clear(t)
