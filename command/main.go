@@ -30,7 +30,7 @@ import (
 
 // cli is the command line: one field per command.
 type cli struct {
-	Quiet   bool        `short:"q" help:"Print no progress on standard error."`
+	Quiet   bool        `short:"q" help:"Print neither progress nor notes on standard error."`
 	Verbose bool        `short:"v" help:"Log the runtime's actions to standard error."`
 	Version versionFlag `help:"Print the version and quit."`
 

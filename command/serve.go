@@ -63,7 +63,7 @@ type serveCmd struct {
 }
 
 func (serveCmd) Help() string {
-	return `Answers over HTTP as the OpenAI API does: /v1/chat/completions, /v1/completions, /v1/models, with /tokenize, /detokenize, /health, /ready and /metrics as in vLLM. Requests run together as one batch; an answer does not depend on its neighbours, to the bit.
+	return `Answers over HTTP as the OpenAI API does: /v1/chat/completions, /v1/responses, /v1/completions, /v1/embeddings, /v1/models; as Anthropic's: /v1/messages; as ollama's: /api/chat, /api/generate and others; with /tokenize, /detokenize, /health, /ready and /metrics as in vLLM. Requests run together as one batch; an answer does not depend on its neighbours, to the bit.
 
 A request's "context", or a text uploaded with POST /v1/documents and named as "document", precedes the first message; "kv_compression", a policy as JSON, compresses its cache before the question is processed. --max-cache bounds the caches of all requests of a model together, those kept from earlier requests included; a request that can never fit is refused with the numbers. The log begins with each model and its limits. With --store, documents and their caches survive a restart, after a crash too.
 
