@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -82,6 +83,12 @@ func (o *analyzeOut) measure(e *env, m *model.Model, line *progress, study func(
 	return removeState(path)
 }
 
+// workLine is the command line without the flags that do not change the work.
+func (e *env) workLine() string {
+	silent := func(arg string) bool { return slices.Contains([]string{"-q", "--quiet", "-v", "--verbose"}, arg) }
+	return (&env{args: slices.DeleteFunc(slices.Clone(e.args), silent)}).commandLine()
+}
+
 // readState returns the unfinished work of the same command, or an empty state; nil
 // without a path.
 func readState(e *env, path, modelID string) (*study.State, error) {
@@ -90,7 +97,7 @@ func readState(e *env, path, modelID string) (*study.State, error) {
 	}
 	file, err := inputfile.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return &study.State{Command: e.commandLine(), Model: modelID}, nil
+		return &study.State{Command: e.workLine(), Model: modelID}, nil
 	}
 	if err != nil {
 		return nil, err
@@ -100,7 +107,7 @@ func readState(e *env, path, modelID string) (*study.State, error) {
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("%w (remove it to begin anew)", err)
-	case s.Command != e.commandLine() || s.Model != modelID:
+	case s.Command != e.workLine() || s.Model != modelID:
 		return nil, fmt.Errorf("%s is unfinished work of another command or model: %s (remove it to begin anew)", path, s.Command)
 	}
 	e.note("resuming from %s", path)

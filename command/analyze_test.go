@@ -125,7 +125,7 @@ func TestAnalyzeGoesOn(t *testing.T) {
 			require.NotEmpty(t, before.Parts)
 
 			fails(t, exitFailed, "another command", "analyze", "cost", "builtin", "--length", "16", "-o", out)
-			o = command(t, args...)
+			o = command(t, args[1:]...) // without -v, the same work
 			require.Equal(t, exitOK, o.code, o.err)
 			assert.Contains(t, o.err, "resuming from "+out+".state")
 			require.NoFileExists(t, out+".state")

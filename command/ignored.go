@@ -64,6 +64,9 @@ const (
 )
 
 func (f *policyFlags) unused(g given) error {
+	if g.any("budget-tokens") && f.BudgetTokens == 0 || g.any("budget-bytes") && f.BudgetBytes == 0 {
+		return usage("--%s: found 0, expected at least 1; without a budget everything is kept", g.first("budget-tokens budget-bytes"))
+	}
 	p, err := f.shape()
 	if err != nil {
 		return err

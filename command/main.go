@@ -135,6 +135,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	}
 	if len(args) == 0 {
 		args = []string{"--help"}
+	} else if args[0] == "help" { // as git, go and ollama have it
+		args = append(slices.Clone(args[1:]), "--help")
 	}
 	stdout, stderr = onScreen(stdout), onScreen(stderr)
 	e := &env{ctx: ctx, args: args, in: stdin, out: stdout, err: stderr}

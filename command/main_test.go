@@ -200,6 +200,8 @@ func TestHelp(t *testing.T) {
 		}
 	}
 	assert.Contains(t, ok(t, "demo", "--help"), "AdaKV")
+	assert.Equal(t, ok(t, "demo", "--help"), ok(t, "help", "demo"))
+	assert.Equal(t, ok(t, "--help"), ok(t, "help"))
 }
 
 // shellWords splits a command line as a shell does, up to a redirection, a pipe or a comment.
@@ -256,6 +258,8 @@ func TestUsageErrors(t *testing.T) {
 		{"--max-cache", []string{"run", "builtin", "--max-cache", "lots", "x"}},
 		{"ratio 1.5", []string{"run", "builtin", "--ratio", "1.5", "x"}},
 		{"at most one", []string{"run", "builtin", "--ratio", "0.5", "--budget-tokens", "7", "x"}},
+		{"--budget-tokens: found 0", []string{"run", "builtin", "--context", none, "--budget-tokens", "0", "x"}},
+		{"--budget-bytes: found 0", []string{"chat", "builtin", "--budget-bytes", "0"}},
 		{"--metric", []string{"run", "builtin", "--ratio", "0.5", "--metric", "guess", "x"}},
 		{"--metric", []string{"run", "builtin", "--ratio", "0.5", "--metric", `{"name":"snapkv","kernel":4}`, "x"}},
 		{"--allocator", []string{"run", "builtin", "--ratio", "0.5", "--allocator", "guess", "x"}},
