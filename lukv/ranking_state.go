@@ -185,8 +185,8 @@ func (s *rankingSums) read(r io.Reader, buf []byte) error {
 		}
 		return nil
 	})
-	if err == nil && !(s.n >= 0 && s.n < 1<<53) {
-		err = fmt.Errorf("found %d entries, expected at least 0", s.n)
+	if err == nil && (s.n < 0 || s.n > math.MaxInt32) {
+		err = fmt.Errorf("found %d entries, expected 0 to %d", s.n, math.MaxInt32)
 	}
 	return err
 }
