@@ -360,13 +360,19 @@ func evalNotes(answers []eval.Answer) []evalNote {
 	return notes
 }
 
-// print prints rows in the order of methods and tasks, whatever order the answers
-// of a resumed run are in.
-func (c *evalCmd) print(e *env, result evalResult, folder *runs.Folder, methods []eval.Method, answers []eval.Answer) error {
+// placesOf returns the place of each method by its name.
+func placesOf(methods []eval.Method) map[string]int {
 	at := map[string]int{}
 	for i, m := range methods {
 		at[m.Name] = i
 	}
+	return at
+}
+
+// print prints rows in the order of methods and tasks, whatever order the answers
+// of a resumed run are in.
+func (c *evalCmd) print(e *env, result evalResult, folder *runs.Folder, methods []eval.Method, answers []eval.Answer) error {
+	at := placesOf(methods)
 	slices.SortStableFunc(answers, func(a, b eval.Answer) int {
 		if d := at[a.Method] - at[b.Method]; d != 0 {
 			return d

@@ -59,10 +59,7 @@ func (c *evalCmd) divergence(e *env, m *model.Model, questions evalQuestions, me
 		return err
 	}
 	// A run that was extended has the items that it had before first.
-	at := map[string]int{}
-	for i, m := range methods {
-		at[m.Name] = i
-	}
+	at := placesOf(methods)
 	slices.SortStableFunc(result.Items, func(a, b eval.Divergence) int {
 		return cmp.Or(a.Item-b.Item, at[a.Method]-at[b.Method])
 	})

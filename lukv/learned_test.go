@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -328,6 +329,12 @@ func TestRankingState(t *testing.T) {
 	require.NoError(t, b.SaveState(path))
 	require.NoError(t, c.LoadState(path))
 	require.Equal(t, b.sums, c.sums)
+
+	long := rankingBuilder(t, learnedMetric(t), l)
+	long.id.Model = strings.Repeat("long ", 1<<15)
+	var out bytes.Buffer
+	require.NoError(t, long.writeState(&out))
+	require.NoError(t, long.readState(&out), "a first line longer than the reader's buffer")
 
 	other := rankingBuilder(t, learnedMetric(t, "ridge", 1), l)
 	require.ErrorIs(t, other.readState(bytes.NewReader(state)), ErrProfileMismatch)

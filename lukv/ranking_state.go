@@ -19,9 +19,6 @@ import (
 
 const rankingFormat = "lukv ranking state"
 
-// maxRankingHead bounds the first line of a state of a ranking.
-const maxRankingHead = 1 << 20
-
 // rankingHead is the first line of a state of a ranking. The sums of the layers listed
 // follow, in this order, head by head, as little-endian doubles: n, y, f, fy, and the lower
 // triangle of ff by rows; then the SHA-256 of everything before it.
@@ -112,10 +109,17 @@ func (b *RankingBuilder) LoadState(path string) error {
 
 func (b *RankingBuilder) readState(r io.Reader) error {
 	sum := sha256.New()
-	in := bufio.NewReaderSize(r, maxRankingHead)
-	line, err := in.ReadSlice('\n')
-	if err != nil {
-		return fmt.Errorf("no first line of at most %d bytes, expected one of the format %q", maxRankingHead, rankingFormat)
+	in := bufio.NewReaderSize(r, 1<<16)
+	var line []byte
+	for {
+		part, err := in.ReadSlice('\n')
+		line = append(line, part...)
+		if err == nil {
+			break
+		}
+		if err != bufio.ErrBufferFull || len(line) > maxProfileBytes {
+			return fmt.Errorf("no first line, expected one of the format %q", rankingFormat)
+		}
 	}
 	sum.Write(line)
 	h, err := b.readHead(line)
