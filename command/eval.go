@@ -246,64 +246,31 @@ func (s evalSettings) hash() string {
 
 func (c *evalCmd) evaluate(e *env, m *model.Model, questions evalQuestions, methods []eval.Method, o eval.Options, settings evalSettings) error {
 	hash := settings.hash()
-	kept := cmp.Or(c.Out, c.Items)
-	var log *eval.Log[eval.Answer]
+	record := recorder[eval.Answer]{
+		path: cmp.Or(c.Out, c.Items), verb: "answered", nouns: "answers",
+		places: questions.places, item: func(a *eval.Answer) *int { return &a.Item },
+	}
 	var folder *runs.Folder
 	var err error
 	switch {
 	case c.Out != "":
 		if folder, err = runs.Open(c.Out, c.info(e, settings, hash)); err == nil {
-			log = folder.Log
+			record.log = folder.Log
 		}
 	case c.Items != "":
-		log, err = eval.OpenLog[eval.Answer](c.Items, hash, settings)
+		record.log, err = eval.OpenLog[eval.Answer](c.Items, hash, settings)
 	}
 	if err != nil {
 		return err
 	}
-	var answers []eval.Answer
-	if log != nil {
-		defer log.Close()
-		answers = recorded(log, questions.places, func(a eval.Answer) int { return a.Item })
-		if len(answers) > 0 {
-			e.note("resuming from %s: %d of %d answers are there", kept, len(answers), len(questions.items)*len(methods))
-		}
-		o.Done = func(i int, method string) bool { return log.Done(questions.places[i], method) }
-	}
-	emit := func(a eval.Answer) error {
-		a.Item = questions.places[a.Item]
-		answers = append(answers, a)
-		if log != nil {
-			return log.Add(a)
-		}
-		return nil
-	}
-	line := e.longProgress()
-	resumed := len(answers)
-	o.Progress = func(done, total int) {
-		e.log.Info("answered", "done", done, "of", total)
-		line.show("evaluating: %d of %d answers%s", done, total, line.left(resumed, done, total))
-	}
-	err = eval.Run(e.ctx, m, questions.items, methods, o, emit)
-	line.clear()
+	answers, err := record.run(e, o, func(o eval.Options, emit func(eval.Answer) error) error {
+		return eval.Run(e.ctx, m, questions.items, methods, o, emit)
+	})
 	if err != nil {
-		if kept != "" && e.ctx.Err() != nil {
-			e.note("the answers so far are in %s; the same command continues from it", kept)
-		}
 		return err
 	}
 	result := evalResult{Format: evalFormat, Settings: settings, Hash: hash, Version: readVersion()}
 	return c.print(e, result, folder, methods, answers)
-}
-
-// recorded returns the outcomes of the items that are asked, by their places, from a file.
-func recorded[T eval.Outcome](log *eval.Log[T], places []int, item func(T) int) (out []T) {
-	for _, o := range log.Outcomes() {
-		if _, asked := slices.BinarySearch(places, item(o)); asked {
-			out = append(out, o)
-		}
-	}
-	return out
 }
 
 // info returns the description of the run in its folder.

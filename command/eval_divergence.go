@@ -22,40 +22,21 @@ type divergenceResult struct {
 
 // divergence measures how far the methods move the full cache's own answers.
 func (c *evalCmd) divergence(e *env, m *model.Model, questions evalQuestions, methods []eval.Method, o eval.Options, settings evalSettings) error {
-	result := divergenceResult{Format: runs.DivergenceFormat, Settings: settings, Version: readVersion(), Items: []eval.Divergence{}}
-	var log *eval.Log[eval.Divergence]
+	result := divergenceResult{Format: runs.DivergenceFormat, Settings: settings, Version: readVersion()}
+	record := recorder[eval.Divergence]{
+		path: c.Items, verb: "measured", nouns: "measurements",
+		places: questions.places, item: func(d *eval.Divergence) *int { return &d.Item },
+	}
+	var err error
 	if c.Items != "" {
-		var err error
-		if log, err = eval.OpenLog[eval.Divergence](c.Items, settings.hash(), settings); err != nil {
+		if record.log, err = eval.OpenLog[eval.Divergence](c.Items, settings.hash(), settings); err != nil {
 			return err
 		}
-		defer log.Close()
-		result.Items = append(result.Items, recorded(log, questions.places, func(d eval.Divergence) int { return d.Item })...)
-		if n := len(result.Items); n > 0 {
-			e.note("resuming from %s: %s there", c.Items, report.Count(n, "measurement"))
-		}
-		o.Done = func(i int, method string) bool { return log.Done(questions.places[i], method) }
 	}
-	line := e.longProgress()
-	defer line.clear()
-	resumed := len(result.Items)
-	o.Progress = func(done, total int) {
-		e.log.Info("measured", "done", done, "of", total)
-		line.show("measuring: %d of %d answers%s", done, total, line.left(resumed, done, total))
-	}
-	err := eval.Divergences(e.ctx, m, questions.items, methods, o, func(d eval.Divergence) error {
-		d.Item = questions.places[d.Item]
-		result.Items = append(result.Items, d)
-		if log != nil {
-			return log.Add(d)
-		}
-		return nil
+	result.Items, err = record.run(e, o, func(o eval.Options, emit func(eval.Divergence) error) error {
+		return eval.Divergences(e.ctx, m, questions.items, methods, o, emit)
 	})
-	line.clear()
 	if err != nil {
-		if log != nil && e.ctx.Err() != nil {
-			e.note("the measurements so far are in %s; the same command continues from it", c.Items)
-		}
 		return err
 	}
 	// A run that was extended has the items that it had before first.

@@ -318,7 +318,7 @@ func TestEvalGrows(t *testing.T) {
 
 	o := command(t, append(args, "--out", dir)...)
 	require.Zero(t, o.code, o.err)
-	assert.Contains(t, o.err, fmt.Sprintf("resuming from %s: 4 of %d answers are there", dir, 2*all.Settings.Items))
+	assert.Contains(t, o.err, fmt.Sprintf("resuming from %s: 4 answers are there", dir))
 	got := decode[evalResult](t, o.out)
 	assert.Equal(t, untimed(all.Rows), untimed(got.Rows))
 	assert.Equal(t, all.Hash, got.Hash)
