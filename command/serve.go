@@ -163,6 +163,9 @@ func (c *serveCmd) Run(e *env) error {
 			return err
 		}
 	}
+	if err := c.tryAddress(); err != nil {
+		return err
+	}
 	models, err := c.open(e, s, events, o.Log)
 	defer func() {
 		for _, m := range models {
@@ -275,6 +278,15 @@ func (c *serveCmd) load(e *env, name string) (*model.Model, error) {
 		return nil, errors.Join(err, m.Close())
 	}
 	return m, nil
+}
+
+// tryAddress fails where the server could not listen: better before models are loaded than after.
+func (c *serveCmd) tryAddress() error {
+	l, err := net.Listen("tcp", c.Listen)
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	return l.Close()
 }
 
 // listen serves until the context is done, then lets answers in progress finish.

@@ -246,7 +246,7 @@ func TestServeUsage(t *testing.T) {
 		"--max-memory needs --max-cache":     {"serve", "builtin", "--max-memory", "1GiB"},
 		"--unload-after":                     {"serve", "builtin", "--unload-after", "-1m"},
 		"open store of documents":            {"serve", "builtin", "--store", os.DevNull},
-		"no/such":                            {"serve", "builtin", "no/such", "--unload-after", "1m"},
+		"no/such":                            {"serve", "builtin", "no/such", "--unload-after", "1m", "--listen", "127.0.0.1:0"},
 		"read API keys":                      {"serve", "builtin", "--key-file", os.DevNull},
 	} {
 		var out, log bytes.Buffer
@@ -257,6 +257,14 @@ func TestServeUsage(t *testing.T) {
 			require.Equal(t, exitUsage, code, want)
 		}
 	}
+}
+
+// An address in use is reported before models are loaded.
+func TestServeAddressInUse(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	fails(t, exitFailed, "listen: listen tcp "+l.Addr().String(), "serve", "no/such", "--listen", l.Addr().String())
 }
 
 // Profiles of the same name are refused, since requests could not tell them apart.
