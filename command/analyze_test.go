@@ -52,6 +52,7 @@ func TestAnalyzeAndPlot(t *testing.T) {
 		"memory.csv", "needles.csv", "profile-correlation.csv", "profile-distance.csv", "recall.csv", "solver.csv")
 
 	fails(t, exitUsage, "nothing to draw", "plot", files[0])
+	fails(t, exitUsage, "--svg and --csv name folders", "plot", files[0], "--svg", "-")
 	fails(t, exitFailed, "read analysis", "plot", profile, "--html", "-")
 	fails(t, exitUsage, "two or more", "analyze", "profiles", profile, "-o", "-")
 	fails(t, exitUsage, "--length", "analyze", "cost", "builtin", "--length", "long", "-o", "-")

@@ -113,6 +113,8 @@ func TestTokenize(t *testing.T) {
 	_, fromInput, _ := invoke(t, text, "tokenize", builtin.Name)
 	assert.Equal(t, out, fromInput)
 
+	_, out, _ = invoke(t, text, "tokenize", builtin.Name, "--count", "")
+	assert.Equal(t, "0\n", out, "an empty text is a text")
 	_, out, _ = invoke(t, text, "tokenize", builtin.Name, "--count")
 	assert.Equal(t, len(ids), atoi(t, strings.TrimSpace(out)))
 	_, out, _ = invoke(t, text, "tokenize", builtin.Name, "--count", "--special-as-text")

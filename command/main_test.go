@@ -324,7 +324,7 @@ func TestQuoteArg(t *testing.T) {
 
 // A negative number is a value even after a space.
 func TestNegativeNumbers(t *testing.T) {
-	fails(t, exitUsage, "temperature is -1, want 0 or more", "run", "builtin", "--temperature", "-1", "Hello")
+	fails(t, exitUsage, "temperature is -1, expected 0 or more", "run", "builtin", "--temperature", "-1", "Hello")
 	fails(t, exitUsage, "-5", "run", "builtin", "--max-tokens", "-5", "Hello")
 	assert.Equal(t, []string{"run", "--top-p=-.5", "-o", "-1", "--", "--a", "-1"}, joinNegative([]string{"run", "--top-p", "-.5", "-o", "-1", "--", "--a", "-1"}))
 }

@@ -32,6 +32,9 @@ func (c *plotCmd) Run(e *env) error {
 	if c.HTML == "" && c.SVG == "" && c.CSV == "" {
 		return usage("nothing to draw: found no output, expected --html FILE, --svg DIR or --csv DIR")
 	}
+	if c.SVG == "-" || c.CSV == "-" {
+		return usage("--svg and --csv name folders; only --html can write to standard output")
+	}
 	page := report.Page{Title: "Figures", Intro: "Every figure is drawn from its data by lukv plot; each section begins with the command that measured it."}
 	used := map[string]bool{}
 	for _, path := range c.Files {

@@ -11,8 +11,8 @@ import (
 )
 
 type tokenizeCmd struct {
-	Model string `arg:"" help:"Checkpoint folder, GGUF file, hub name in the cache, vocabulary file, or builtin."`
-	Text  string `arg:"" optional:"" help:"Text, or ids with --decode (default: standard input)."`
+	Model string  `arg:"" help:"Checkpoint folder, GGUF file, hub name in the cache, vocabulary file, or builtin."`
+	Text  *string `arg:"" optional:"" help:"Text, or ids with --decode (default: standard input)."`
 
 	AddSpecial    bool `help:"Add the special tokens that the checkpoint puts around a text."`
 	SpecialAsText bool `help:"Encode special tokens in the text as ordinary text."`
@@ -53,8 +53,10 @@ func (c *tokenizeCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	text := c.Text
-	if text == "" {
+	var text string
+	if c.Text != nil {
+		text = *c.Text
+	} else {
 		data, err := e.readFile("-")
 		if err != nil {
 			return err

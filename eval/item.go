@@ -158,7 +158,7 @@ func parseItem(text []byte, name string, longbench *LongBench) (Item, error) {
 		}
 		it.Answers = []string{one}
 	} else if err := json.Unmarshal(raw.Answers, (*strict)(&it.Answers)); err != nil {
-		return Item{}, fmt.Errorf("answers: want a list of strings: %w", err)
+		return Item{}, fmt.Errorf("answers: expected a list of strings: %w", err)
 	}
 	switch {
 	case len(it.Answers) == 0:
@@ -168,7 +168,7 @@ func parseItem(text []byte, name string, longbench *LongBench) (Item, error) {
 	case it.Context == "":
 		return Item{}, errors.New(`no "context"`)
 	case it.MaxNewTokens < 0:
-		return Item{}, fmt.Errorf("max_new_tokens is %d, want 0 or more", it.MaxNewTokens)
+		return Item{}, fmt.Errorf("max_new_tokens is %d, expected 0 or more", it.MaxNewTokens)
 	}
 	if it.Task == "" {
 		it.Task = "default"

@@ -15,7 +15,7 @@ import (
 // places are the indices of the drawn items in items, ascending.
 func Subset(items []Item, fraction float64, limit int, seed uint64) (drawn []Item, places []int, err error) {
 	if !(fraction >= 0 && fraction <= 1) || limit < 0 {
-		return nil, nil, fmt.Errorf("subset: fraction %v and limit %d, want 0 to 1 and 0 or more", fraction, limit)
+		return nil, nil, fmt.Errorf("subset: fraction %v and limit %d, expected 0 to 1 and 0 or more", fraction, limit)
 	}
 	byTask := map[string][]int{}
 	for i, it := range items {

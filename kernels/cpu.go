@@ -108,7 +108,7 @@ func detectStreaming(intel bool, l1 int, name string) (Streaming, error) {
 	if i := slices.Index(streamingNames[:], name); i >= 0 {
 		return Streaming(i), nil
 	}
-	return choice, fmt.Errorf("streaming %q: want %s", name, strings.Join(streamingNames[:], ", "))
+	return choice, fmt.Errorf("streaming %q: expected %s", name, strings.Join(streamingNames[:], ", "))
 }
 
 // Detect returns what this processor offers, narrowed by the environment
@@ -159,7 +159,7 @@ func ParseCPU(name string) (CPU, error) {
 	case "dotprod":
 		c = CPU{NEON: true, DotProd: true}
 	default:
-		return CPU{}, fmt.Errorf("instruction set %q: want auto, portable, avx2, avx512, avx512vnni, avx512bf16, neon or dotprod", name)
+		return CPU{}, fmt.Errorf("instruction set %q: expected auto, portable, avx2, avx512, avx512vnni, avx512bf16, neon or dotprod", name)
 	}
 	if c.AVX2 {
 		c.Streaming = have.Streaming

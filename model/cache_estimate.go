@@ -42,7 +42,7 @@ func (m *Model) CacheEstimate(o SessionOptions, l Lengths) (CacheEstimate, error
 func (m *Model) cacheEstimate(o SessionOptions, l Lengths) (CacheEstimate, error) {
 	most := m.cfg.MaxPositions
 	if min(l.Before, l.Context, l.Rest) < 0 || max(l.Before, l.Context, l.Rest) > most || l.Before+l.Context+l.Rest > most {
-		return CacheEstimate{}, fmt.Errorf("want 0 to %d in all", most)
+		return CacheEstimate{}, fmt.Errorf("expected 0 to %d in all", most)
 	}
 	s, err := m.newSession(o)
 	if err != nil {

@@ -470,7 +470,7 @@ func TestDeviceMemoryIsCounted(t *testing.T) {
 	require.Nil(t, m.Device())
 	require.NoError(t, m.Close())
 	_, err = open(d, -1)
-	require.ErrorContains(t, err, "want 0 or more")
+	require.ErrorContains(t, err, "expected 0 or more")
 	_, err = New(cfg, randomWeights(t, cfg, shape.weights, 7), WithDevice("none such:1"))
 	require.ErrorIs(t, err, kernels.ErrNoDevice)
 

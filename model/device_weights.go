@@ -82,7 +82,7 @@ func (m *Model) openDevice(ctx context.Context, w *weights.Weights, o *options) 
 	}
 	switch {
 	case n < 0:
-		return fmt.Errorf("%d layers on a device: want 0 or more", n)
+		return fmt.Errorf("%d layers on a device: expected 0 or more", n)
 	case n == 0 || o.device == nil && (o.deviceName == "" || o.deviceName == "cpu"):
 		return nil
 	}

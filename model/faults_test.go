@@ -150,7 +150,7 @@ func TestLogitsThatAreNoNumbers(t *testing.T) {
 func TestBounds(t *testing.T) {
 	cfg := testShapes[0].config()
 	_, err := New(cfg, randomWeights(t, cfg, tensor.BF16, 7), WithThreads(100_000))
-	require.ErrorContains(t, err, "100000 threads, want at most 1024")
+	require.ErrorContains(t, err, "100000 threads, expected at most 1024")
 	for n := range 3 {
 		m := testShapes[0].open(t, WithThreads(1+n))
 		require.Equal(t, 1+n, m.Threads())

@@ -86,7 +86,7 @@ func (o LossOptions) withDefaults(m *Model) (LossOptions, error) {
 func (m *Model) knows(tokens []int32) error {
 	for i, t := range tokens {
 		if t < 0 || int(t) >= m.cfg.Vocab {
-			return fmt.Errorf("token %d is %d, want 0 to %d", i, t, m.cfg.Vocab-1)
+			return fmt.Errorf("token %d is %d, expected 0 to %d", i, t, m.cfg.Vocab-1)
 		}
 	}
 	return nil

@@ -148,7 +148,7 @@ func newModel(ctx context.Context, cfg *Config, w *weights.Weights, opts []Optio
 		o.threads = runtime.GOMAXPROCS(0)
 	}
 	if o.threads > maxThreads {
-		return nil, fmt.Errorf("%d threads, want at most %d", o.threads, maxThreads)
+		return nil, fmt.Errorf("%d threads, expected at most %d", o.threads, maxThreads)
 	}
 	if o.cpu == nil {
 		c := kernels.Detect()
@@ -158,7 +158,7 @@ func newModel(ctx context.Context, cfg *Config, w *weights.Weights, opts []Optio
 		o.logger = slog.New(slog.DiscardHandler)
 	}
 	if o.maxMemory < 0 {
-		return nil, fmt.Errorf("a memory of %d bytes for all sessions: want 0 for no bound or more", o.maxMemory)
+		return nil, fmt.Errorf("a memory of %d bytes for all sessions: expected 0 for no bound or more", o.maxMemory)
 	}
 	switch o.precision {
 	case PrecisionAuto, "":

@@ -124,7 +124,7 @@ func (m *Model) passParts(ctx context.Context, parts []Part) error {
 		}
 	}
 	if rows > maxPassRows {
-		return fmt.Errorf("%d tokens, want at most %d", rows, maxPassRows)
+		return fmt.Errorf("%d tokens, expected at most %d", rows, maxPassRows)
 	}
 	start := time.Now()
 	err = m.runDrafting(ctx, len(parts), func(i int) part {
@@ -173,7 +173,7 @@ func (m *Model) takesPiece(p Part) error {
 	case f.Layered():
 		return errors.New("a prompt that goes layer by layer cannot share a pass")
 	case p.N < 1 || p.N > len(f.f.tokens)-f.f.fed:
-		return fmt.Errorf("a piece of %d tokens, want 1 to %d", p.N, len(f.f.tokens)-f.f.fed)
+		return fmt.Errorf("a piece of %d tokens, expected 1 to %d", p.N, len(f.f.tokens)-f.f.fed)
 	}
 	return nil
 }

@@ -481,8 +481,8 @@ func TestErrors(t *testing.T) {
 	s := newTestSession(t, m, SessionOptions{MaxTokens: 20})
 	require.ErrorIs(t, s.Prefill(ctx, randomTokens(21, 97, 1)), ErrContextFull)
 	require.Zero(t, s.Len())
-	require.ErrorContains(t, s.Prefill(ctx, []int32{1, 97}), "want 0 to 96")
-	require.ErrorContains(t, s.Prefill(ctx, []int32{-1}), "want 0 to 96")
+	require.ErrorContains(t, s.Prefill(ctx, []int32{1, 97}), "expected 0 to 96")
+	require.ErrorContains(t, s.Prefill(ctx, []int32{-1}), "expected 0 to 96")
 	for _, err := range s.Generate(ctx, Sampling{}) {
 		require.ErrorIs(t, err, ErrNoLogits)
 	}

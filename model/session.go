@@ -178,7 +178,7 @@ func (s *Session) idle() error {
 func (s *Session) accepts(tokens []int32) error {
 	for i, t := range tokens {
 		if t < 0 || int(t) >= s.m.cfg.Vocab {
-			return fmt.Errorf("token %d is %d, want 0 to %d", i, t, s.m.cfg.Vocab-1)
+			return fmt.Errorf("token %d is %d, expected 0 to %d", i, t, s.m.cfg.Vocab-1)
 		}
 	}
 	if n := s.pos + len(tokens); n > s.opts.MaxTokens {

@@ -171,7 +171,7 @@ func parseSession(meta map[string]string) (*savedSession, error) {
 		return nil, fmt.Errorf("session data: %w", err)
 	}
 	if state.Version < 1 || state.Version > savedVersion {
-		return nil, fmt.Errorf("session data of version %d, want 1 to %d", state.Version, savedVersion)
+		return nil, fmt.Errorf("session data of version %d, expected 1 to %d", state.Version, savedVersion)
 	}
 	return &state, nil
 }
@@ -382,10 +382,10 @@ func (m *Model) assemble(cache *kvcache.Cache, extra map[string]tensor.Tensor, h
 		return nil, err
 	}
 	if want := (types{s.opts.CacheType, s.opts.CacheValues}); found != want {
-		return nil, fmt.Errorf("cache of type %s, want %s", kvcache.TypeName(found.keys, found.values), kvcache.TypeName(want.keys, want.values))
+		return nil, fmt.Errorf("cache of type %s, expected %s", kvcache.TypeName(found.keys, found.values), kvcache.TypeName(want.keys, want.values))
 	}
 	if want := s.cacheOptions().WideKeys; !slices.Equal(have.WideKeys, want) {
-		return nil, fmt.Errorf("cache with bf16 keys in layers %v, want %v", have.WideKeys, want)
+		return nil, fmt.Errorf("cache with bf16 keys in layers %v, expected %v", have.WideKeys, want)
 	}
 	if want := s.cacheOptions(); have.Layers != want.Layers || have.KVHeads != want.KVHeads || have.HeadDim != want.HeadDim {
 		return nil, fmt.Errorf("cache of %d layers of %d KV heads of %d, the model has %d of %d of %d",

@@ -29,13 +29,13 @@ func (m *Model) newSession(o SessionOptions) (*Session, error) {
 	}
 	defer m.release()
 	if o.MaxTokens < 0 || o.ChunkTokens < 0 {
-		return nil, fmt.Errorf("max tokens %d and chunk tokens %d: want 0 for the default or more", o.MaxTokens, o.ChunkTokens)
+		return nil, fmt.Errorf("max tokens %d and chunk tokens %d: expected 0 for the default or more", o.MaxTokens, o.ChunkTokens)
 	}
 	if o.ChunkTokens > maxPassRows {
-		return nil, fmt.Errorf("chunks of %d tokens, want at most %d", o.ChunkTokens, maxPassRows)
+		return nil, fmt.Errorf("chunks of %d tokens, expected at most %d", o.ChunkTokens, maxPassRows)
 	}
 	if o.MaxTokens > arch.PositionLimit {
-		return nil, fmt.Errorf("at most %d tokens, want at most %d", o.MaxTokens, arch.PositionLimit)
+		return nil, fmt.Errorf("at most %d tokens, expected at most %d", o.MaxTokens, arch.PositionLimit)
 	}
 	if o.MaxTokens == 0 {
 		o.MaxTokens = m.cfg.MaxPositions
@@ -143,7 +143,7 @@ func (s *Session) forkOptions(opts []ForkOption) (SessionOptions, error) {
 	}
 	switch {
 	case o.MaxTokens < 0 || o.MaxTokens > arch.PositionLimit:
-		return o, fmt.Errorf("at most %d tokens, want 0 for the default to %d", o.MaxTokens, arch.PositionLimit)
+		return o, fmt.Errorf("at most %d tokens, expected 0 for the default to %d", o.MaxTokens, arch.PositionLimit)
 	case o.MaxTokens < s.pos:
 		return o, fmt.Errorf("%w: at most %d tokens, the session has %d", ErrContextFull, o.MaxTokens, s.pos)
 	}

@@ -181,7 +181,7 @@ func TestOldSessions(t *testing.T) {
 	s := newTestSession(t, m, SessionOptions{})
 	file := resaved(t, s, func(state *savedSession, _ map[string]tensor.Tensor) { state.Version = savedVersion + 1 })
 	_, err := m.LoadSessionFrom(t.Context(), "file", bytes.NewReader(file), int64(len(file)), SessionOptions{})
-	require.ErrorContains(t, err, "of version 3, want 1 to 2")
+	require.ErrorContains(t, err, "of version 3, expected 1 to 2")
 }
 
 // TestRenumberedSessions: sessions stay renumbered in a file: their positions are not

@@ -60,7 +60,7 @@ func ShapeConfig(name string) (*Config, error) {
 	}
 	s, ok := shapes[name]
 	if !ok {
-		return nil, fmt.Errorf("shape %q: want one of %v", name, Shapes())
+		return nil, fmt.Errorf("shape %q: expected one of %v", name, Shapes())
 	}
 	return &Config{
 		Arch: s.arch, Layers: s.layers, Hidden: s.hidden, Intermediate: s.ffn,

@@ -73,7 +73,7 @@ const maxLogit = 1e6
 // Validate returns an error that names the first parameter out of range.
 func (o *Options) Validate() error {
 	bad := func(name string, v any, want string) error {
-		return fmt.Errorf("sampling: %s is %v, want %s", name, v, want)
+		return fmt.Errorf("sampling: %s is %v, expected %s", name, v, want)
 	}
 	switch {
 	case !(o.Temperature >= 0) || math.IsInf(o.Temperature, 0):

@@ -53,7 +53,7 @@ func (s *Sampler) Reset(o Options, choice int) error {
 	}
 	for id := range o.LogitBias {
 		if int(id) >= s.vocab {
-			return fmt.Errorf("sampling: logit_bias names token %d, want 0 to %d", id, s.vocab-1)
+			return fmt.Errorf("sampling: logit_bias names token %d, expected 0 to %d", id, s.vocab-1)
 		}
 	}
 	s.o = o

@@ -49,7 +49,7 @@ func TestSampler(t *testing.T) {
 		require.Error(t, bad.Validate(), "%+v", bad)
 	}
 	s := &Sampler{vocab: 6}
-	require.ErrorContains(t, s.Reset(Options{LogitBias: map[int32]float64{6: 1}}, 0), "token 6, want 0 to 5")
+	require.ErrorContains(t, s.Reset(Options{LogitBias: map[int32]float64{6: 1}}, 0), "token 6, expected 0 to 5")
 	_, err := newTestSampler(t, 5, Options{}, 0).Next(logits, nil)
 	require.ErrorContains(t, err, "6 logits for a vocabulary of 5")
 }
