@@ -245,10 +245,10 @@ func (p *int8Product) run(dst []float32, ldd, lo, hi int) {
 			ahead += uintptr(int8PanelRows * p.size)
 		}
 	}
-	for i := range panels {
-		o := lo + i*int8PanelRows
-		for r := range p.n {
-			copy(dst[r*ldd+o:][:min(int8PanelRows, hi-o)], acc[i*p.each+r*int8PanelRows:])
+	for r := range p.n { // outside: rows of dst are pages apart
+		y := dst[r*ldd+lo : r*ldd+hi]
+		for i := range panels {
+			copy(y[i*int8PanelRows:], acc[i*p.each+r*int8PanelRows:][:int8PanelRows])
 		}
 	}
 }
