@@ -459,9 +459,15 @@ func (r *runner) traceTo(o *model.SessionOptions) func() error {
 		o.TraceEvicted = func(layer, head int, evicted []model.Eviction) { r.trace.AddEvicted(layer, head, evicted) }
 		return func() error { return nil }
 	}
-	err := usage("--trace: the policy left the context whole: nothing was compressed")
-	o.Trace = func(t *model.Trace) { err = r.e.writeTo(r.Trace, t.Write) }
-	return func() error { return err }
+	var err error
+	whole := true
+	o.Trace = func(t *model.Trace) { whole, err = false, r.e.writeTo(r.Trace, t.Write) }
+	return func() error {
+		if whole {
+			r.e.note("note: the policy left the context whole: there is no trace to write to %s", r.Trace)
+		}
+		return err
+	}
 }
 
 // writeTrace writes a trace that includes the entries evicted while decoding.

@@ -168,6 +168,13 @@ func TestRunTrace(t *testing.T) {
 	fails(t, exitFailed, "no/such", append(append(run, "--trace", filepath.Join(dir, "no/such/file")), question...)...)
 	o := interrupted(t, "model ready", 1, append(append(run, "-v", "--trace", filepath.Join(dir, "never")), question...)...)
 	assert.Equal(t, exitInterrupted, o.code, o.err)
+
+	// A context in which too few facts are found to bound a loss stays whole: an answer, and no trace.
+	short := filepath.Join(t.TempDir(), "short.txt")
+	require.NoError(t, os.WriteFile(short, []byte("A few words."), 0o600))
+	o = command(t, "run", "builtin", "-c", short, "--max-loss", "0.1", "--max-tokens", "2", "--trace", filepath.Join(dir, "none"), "What?")
+	assert.Equal(t, exitOK, o.code, o.err)
+	assert.Contains(t, o.err, "there is no trace to write")
 	holds(t, dir, "s.session", "s.trace")
 }
 
