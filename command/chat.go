@@ -36,7 +36,7 @@ type chatCmd struct {
 func (chatCmd) Help() string {
 	return `On a terminal: type a message and read the answer. Ctrl-C stops the answer or clears the current line; twice on an empty line, it quits like Ctrl-D. Tab completes commands and file names; Ctrl-R searches the input history. A line that ends in a backslash continues on the next line; text between """ and """ may have several lines. /help lists the commands. If standard input is not a terminal, the whole input is one message.
 
-A document given with --load or /load stands in front of the first message and is compressed by --ratio, --metric and --allocator before any question is known; the system prompt stays as it is. The conversation itself is not compressed, unless --keep-turns or --decode asks for it: with --keep-turns 3 a question and its answer are compressed when three newer ones stand behind them.
+A document given with --load or /load precedes the first message and is compressed by --ratio, --metric and --allocator before any question is known; the system prompt stays as it is. The conversation itself is not compressed, unless --keep-turns or --decode asks for it: with --keep-turns 3 a question and its answer are compressed once three newer ones follow them.
 
 Input history is kept in lukv/history in the user's cache folder.
 

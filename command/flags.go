@@ -218,7 +218,7 @@ func (f *protectFlags) protection(m lukv.MetricConfig) (*lukv.Protection, error)
 
 // exactFlags are for commands that answer.
 type exactFlags struct {
-	Exact       bool `group:"policy" help:"Answer as without compression, to the bit: the compressed cache drafts, and the whole one, which stays in memory beside it, verifies several tokens in one pass. Pays with small models behind long contexts."`
+	Exact       bool `group:"policy" help:"Answer as without compression, to the bit: the compressed cache drafts, and the whole one, which stays in memory beside it, verifies several tokens in one pass. Pays with small models after long contexts."`
 	DraftTokens *int `group:"policy" placeholder:"N" help:"With --exact: draft N tokens, 1 to 8, for each pass (default: as many as pay, which may be none)."`
 }
 

@@ -178,7 +178,7 @@ type Engine struct {
 	share     share
 	parts     []model.Part
 	owners    []*job      // of parts
-	answering []*choice   // of those parts that continue answers, which come first
+	decoding  []*choice   // of those parts that continue answers, which come first
 	replays   []*choice   // answers that are recomputed, as a prompt is, since they lost their cache
 	replayed  int         // tokens in parts that recompute answers
 	draws     []*choice   // whose logits are there, but not yet the next token

@@ -177,7 +177,7 @@ func (e *Engine) shareStep() int {
 		e.takeTurns(level)
 	}
 	rows, n := 0, 0
-	for i, c := range e.answering {
+	for i, c := range e.decoding {
 		if level > 0 && c.step != s.step {
 			continue
 		}
@@ -217,11 +217,11 @@ func (e *Engine) takeTurns(level int) {
 	for i := range e.parts {
 		s.order = append(s.order, i)
 	}
-	slices.SortStableFunc(s.order, func(a, b int) int { return cmp.Compare(e.answering[a].step, e.answering[b].step) })
+	slices.SortStableFunc(s.order, func(a, b int) int { return cmp.Compare(e.decoding[a].step, e.decoding[b].step) })
 	for _, i := range s.order {
 		c := s.client(e.owners[i].req.Client)
 		if c.left > 0 {
-			e.answering[i].step = s.step
+			e.decoding[i].step = s.step
 		}
 		c.left -= answerRows(e.parts[i])
 	}

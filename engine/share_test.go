@@ -185,7 +185,7 @@ func TestClientsShareSteps(t *testing.T) {
 				verify(e)
 				e.share.times = test.times
 				asked, in := map[string]int{}, map[string]int{}
-				for _, c := range e.answering { // those that could continue
+				for _, c := range e.decoding { // those that could continue
 					client := c.j.req.Client
 					asked[client]++
 					if missed[c]++; c.step == e.share.step {

@@ -50,7 +50,7 @@ func (e *Engine) step() bool {
 func (e *Engine) gather() {
 	for again := true; again; {
 		again = false
-		e.parts, e.owners, e.answering, e.replays, e.replayed = e.parts[:0], e.owners[:0], e.answering[:0], e.replays[:0], 0
+		e.parts, e.owners, e.decoding, e.replays, e.replayed = e.parts[:0], e.owners[:0], e.decoding[:0], e.replays[:0], 0
 		for _, j := range e.running {
 			e.noteReading(j)
 			if j.session == nil && e.rejoin(j) && !j.over() && j.room() > 0 && !e.gatherJob(j) {
@@ -79,10 +79,10 @@ func (e *Engine) gatherJob(j *job) bool {
 				p.Sampler = c.sampler
 			}
 			e.add(j, p)
-			e.answering = append(e.answering, c)
+			e.decoding = append(e.decoding, c)
 		case left > 0 && c.fill == nil && j.countsPasses():
 			e.add(j, model.Part{Session: c.session, Token: c.answer[c.fed]})
-			e.answering = append(e.answering, c)
+			e.decoding = append(e.decoding, c)
 		case left > 0:
 			if c.fill == nil {
 				var err error

@@ -135,7 +135,7 @@ type Device interface {
 	// Matrix copies weights of F32, F16, BF16 or blocks of integers to the device, where blocks
 	// should take no more memory than in the file. Products widen weights exactly and take
 	// activations as they are: no device rounds them to 8 bits. A device that lacks a type of
-	// blocks refuses it by an error that names it, and rows that are no whole blocks. Several
+	// blocks refuses it by an error that names it, and rows that are not whole blocks. Several
 	// matrices of one shape and type become one, a stack: their rows, one matrix after the
 	// other, as the experts of a layer are kept.
 	Matrix(ctx context.Context, stack ...Matrix) (DeviceMatrix, error)

@@ -69,9 +69,9 @@
 // Close waits for them. A Session belongs to one goroutine at a time, which is
 // checked (ErrBusy); its Close cancels a call in progress and waits for it. Sessions
 // run concurrently and share the model's workers. The caller closes both; closing
-// twice is fine. A session that is not closed leaks its cache, which lies outside
+// twice is fine. A session that is not closed leaks its cache, which is outside
 // the Go heap. Long calls take a context; after a cancellation, or a panic in a
-// callback, the session stands at its last completed token and can be used again: a
+// callback, the session is left at its last completed token and can be used again: a
 // failed call has changed nothing beyond that. In steady state, decoding allocates
 // nothing on the Go heap per token.
 package model

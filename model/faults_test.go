@@ -121,7 +121,7 @@ func TestLogitsThatAreNoNumbers(t *testing.T) {
 		for want, damage := range map[string]func(w *weights.Weights) tensor.Tensor{
 			"first in the keys of layer 1":   func(w *weights.Weights) tensor.Tensor { return w.Layers[1].K },
 			"first in the values of layer 2": func(w *weights.Weights) tensor.Tensor { return w.Layers[2].V },
-			"behind the attention of the last layer": func(w *weights.Weights) tensor.Tensor {
+			"after the attention of the last layer": func(w *weights.Weights) tensor.Tensor {
 				return w.Layers[2].Down
 			},
 		} {

@@ -39,5 +39,5 @@ func (s *Session) notFinite(n int) error {
 			}
 		}
 	}
-	return fmt.Errorf("%w, behind the attention of the last layer", ErrNotFinite)
+	return fmt.Errorf("%w, after the attention of the last layer", ErrNotFinite)
 }

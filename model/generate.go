@@ -37,7 +37,7 @@ func (s *Session) FinishReason() FinishReason { return s.finish }
 //
 // The last token returned is not in the cache yet; the next call of Generate,
 // Prefill or Append feeds it, so that a conversation continues seamlessly. An
-// error comes with the last pair; after a cancelled context the session stands
+// error comes with the last pair; after a cancelled context the session is left
 // at its last completed token.
 //
 // Generation allocates nothing per token in steady state.

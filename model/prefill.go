@@ -18,7 +18,7 @@ import (
 // compressing.
 //
 // When ctx is done, Prefill returns soon with its error; the session then
-// stands at its last completed token and can be used again.
+// is left at its last completed token and can be used again.
 func (s *Session) Prefill(ctx context.Context, tokens []int32) error {
 	return s.feed(ctx, func() (*PartialPrefill, error) { return s.startPrefill(tokens, nil, nil) })
 }
@@ -210,7 +210,7 @@ func (p *PartialPrefill) advance(ctx context.Context, n int) error {
 	return nil
 }
 
-var errPrefillOver = errors.New("it is over")
+var errPrefillOver = errors.New("already done, failed or closed")
 
 // finishIfDone ends the prefill if a piece was the last or failed.
 func (p *PartialPrefill) finishIfDone(err error) {

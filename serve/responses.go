@@ -111,7 +111,7 @@ func responseInput(f *fields, out []object, own names) []object {
 		return append(out, object{"role": "user", "content": f.str("input")})
 	}
 	// The item before was reasoning, or a call: what follows may belong to the same message.
-	thought, called := false, false
+	reasoned, called := false, false
 	// assistant returns the last message, or a new one of the assistant.
 	assistant := func(last bool) object {
 		if !last {
@@ -126,31 +126,31 @@ func responseInput(f *fields, out []object, own names) []object {
 				item.fail("content", "missing")
 			}
 			m := object{"role": item.str("role"), "content": item.text("content", "input_text", "output_text", "text")}
-			if thought && m["role"] == "assistant" {
+			if reasoned && m["role"] == "assistant" {
 				assistant(true)["content"] = m["content"]
 			} else {
 				out = append(out, m)
 			}
 			own[fmt.Sprintf("messages[%d]", len(out)-1)] = item.path
-			thought, called = false, false
+			reasoned, called = false, false
 		case "function_call":
 			n := len(out)
 			m := assistant(called || n > 0 && out[n-1]["role"] == "assistant" && out[n-1]["tool_calls"] == nil)
 			calls, _ := m["tool_calls"].([]object)
 			own[fmt.Sprintf("messages[%d].tool_calls[%d].function", len(out)-1, len(calls))] = item.path
 			m["tool_calls"] = append(calls, object{"id": item.str("call_id"), "type": "function", "function": object{"name": item.str("name"), "arguments": item.str("arguments")}})
-			thought, called = false, true
+			reasoned, called = false, true
 		case "function_call_output":
 			if !item.has("output") {
 				item.fail("output", "missing")
 			}
 			out = append(out, object{"role": "tool", "tool_call_id": item.str("call_id"), "content": item.text("output", "input_text", "output_text", "text")})
-			thought, called = false, false
+			reasoned, called = false, false
 		case "reasoning": // that of other models may be a summary or encrypted: nothing that this one reads
 			if text := item.text("content", "reasoning_text", "text"); text != "" {
-				m := assistant(thought)
+				m := assistant(reasoned)
 				earlier, _ := m["reasoning_content"].(string)
-				m["reasoning_content"], thought = earlier+text, true // the template decides whether the model sees it
+				m["reasoning_content"], reasoned = earlier+text, true // the template decides whether the model sees it
 			}
 			called = false
 		default:

@@ -107,7 +107,7 @@ func (c *callReader) add(text string, last bool) (string, []Call) {
 		}
 	}
 	if last && c.calls == 0 {
-		// Where nothing but a call can come, the beginning of one is no text.
+		// Where nothing but a call can come, the beginning of one is not text.
 		if !c.t.o.Required && !c.cutHead() {
 			content += c.lost + c.buf
 		}

@@ -86,7 +86,7 @@ type suite struct {
 	d kernels.Device
 
 	types  []tensor.Type // of weights that the device takes
-	floats int           // how many of them come first that are no blocks of integers
+	floats int           // how many of them come first that are not blocks of integers
 
 	pageTypes []pageTypes // that the device takes
 }

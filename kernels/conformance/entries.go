@@ -90,7 +90,7 @@ func (s side) element(block []byte, e, i int) []byte {
 	return block[s.at+n*size:][:size]
 }
 
-// scale returns the bytes of an entry's scale, none if elements are no integers.
+// scale returns the bytes of an entry's scale, none if elements are not integers.
 func (s side) scale(block []byte, e int) []byte {
 	if s.t != tensor.I8 {
 		return nil

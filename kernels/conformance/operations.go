@@ -54,7 +54,7 @@ func (s *suite) weightTypes(t *testing.T) {
 	for _, b := range s.types[s.floats:] {
 		if w, err := s.d.Matrix(t.Context(), kernels.Matrix{Type: b, Rows: 2, Cols: 16, Data: make([]byte, b.Bytes(256))}); err == nil {
 			w.Free()
-			t.Errorf("rows of 16 columns of %v are no whole blocks, but taken", b)
+			t.Errorf("rows of 16 columns of %v are not whole blocks, but were taken", b)
 		}
 	}
 }

@@ -75,7 +75,7 @@ func (o object) activation(d *configDefaults) {
 // language model, beside which tied embeddings would pass for one.
 var otherHeads = []string{"ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "ForMultipleChoice", "RewardModel"}
 
-// network fails on settings of any family under which a checkpoint is no language model, or
+// network fails on settings of any family under which a checkpoint is not a language model, or
 // one whose tokens see later ones.
 func (o object) network() {
 	var classes []string

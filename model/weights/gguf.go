@@ -11,7 +11,7 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// A GGUF file is used where it lies: weights are views of the mapped file in the blocks in
+// A GGUF file is used in place: weights are views of the mapped file in the blocks in
 // which they are stored. Config and tokenizer are read from the metadata as if it were the
 // text files of a checkpoint folder.
 
