@@ -1,7 +1,6 @@
 package command
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -138,13 +137,8 @@ func (c *genRulerCmd) write(e *env, path string, o ruler.Options) error {
 		return err
 	}
 	return atomicfile.Write(path, 0o666, func(w io.Writer) error {
-		b := bufio.NewWriter(w)
-		lines := json.NewEncoder(b)
+		lines := json.NewEncoder(w)
 		lines.SetEscapeHTML(false)
-		err := ruler.Generate(e.ctx, o, func(s *ruler.Sample) error { return lines.Encode(s) })
-		if err != nil {
-			return err
-		}
-		return b.Flush()
+		return ruler.Generate(e.ctx, o, func(s *ruler.Sample) error { return lines.Encode(s) })
 	})
 }

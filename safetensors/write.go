@@ -1,7 +1,6 @@
 package safetensors
 
 import (
-	"bufio"
 	"cmp"
 	"encoding/binary"
 	"encoding/json"
@@ -196,13 +195,7 @@ func appendString(h []byte, s string) ([]byte, error) {
 // after a failure no new file remains and an older file stays. Tensors may be
 // views of the older file's mapping.
 func WriteFile(path string, tensors []Named, metadata map[string]string) error {
-	err := atomicfile.Write(path, 0o666, func(out io.Writer) error {
-		w := bufio.NewWriterSize(out, 1<<20)
-		if err := Write(w, tensors, metadata); err != nil {
-			return err
-		}
-		return w.Flush()
-	})
+	err := atomicfile.Write(path, 0o666, func(w io.Writer) error { return Write(w, tensors, metadata) })
 	if err != nil {
 		return fmt.Errorf("write file %q: %w", path, err)
 	}

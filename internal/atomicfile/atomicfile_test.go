@@ -1,11 +1,13 @@
 package atomicfile
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -149,4 +151,36 @@ func TestStale(t *testing.T) {
 	}
 	require.NoError(t, Write(path, 0o600, text("", nil)))
 	assert.ElementsMatch(t, []string{"x", ".x.456.tmp", ".x.789.tmp", ".y.123.tmp", ".x.notes.tmp"}, names(t, dir))
+}
+
+// What is written in parts of any size comes whole, and an error of the file is reported by the write
+// that meets it or at the end.
+func TestPieces(t *testing.T) {
+	want := make([]byte, 2*pieceBytes+12345)
+	for i := range want {
+		want[i] = byte(i * 7 >> 3)
+	}
+	for _, part := range []int{1000, pieceBytes, pieceBytes + 1, len(want)} {
+		path := filepath.Join(t.TempDir(), "large")
+		require.NoError(t, Write(path, 0o600, func(w io.Writer) error {
+			for p := range slices.Chunk(want, part) {
+				n, err := w.Write(p)
+				require.NoError(t, err)
+				require.Equal(t, len(p), n)
+			}
+			return nil
+		}))
+		got, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(want, got), part)
+	}
+	f, err := os.Create(filepath.Join(t.TempDir(), "closed"))
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+	w := pieces{f: f}
+	_, err = w.Write(want[:10])
+	require.NoError(t, err)
+	require.ErrorIs(t, w.flush(), os.ErrClosed)
+	_, err = w.Write(want)
+	require.ErrorIs(t, err, os.ErrClosed)
 }

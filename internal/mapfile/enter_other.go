@@ -2,6 +2,6 @@
 
 package mapfile
 
-import "os"
+func large([]byte) {}
 
-func enter(*os.File, int64, []byte) bool { return false }
+func enter([]byte) bool { return false }

@@ -65,6 +65,7 @@ func (f *File) open() (err error) {
 	if f.data, err = mapFile(f.file, int(f.size)); err != nil {
 		return fmt.Errorf("map file %q of %d bytes: %w", f.path, f.size, err)
 	}
+	large(f.data)
 	return nil
 }
 
@@ -97,14 +98,12 @@ func (f *File) Path() string { return f.path }
 func (f *File) Size() int64 { return f.size }
 
 // WillNeed starts to read the first limit bytes of the file into memory, front to
-// back, by large reads that do not wait until pages are touched. More bytes than
-// the system has memory for would evict what was read before. It returns at once
-// and works in the background until it is done or the file is closed. Pages that
-// are then in memory get their page table entries, which would otherwise cost a
-// fault for every few of them when they are first read. It is a hint: failures
-// and lack of support by the system are ignored, and a file that is already in
-// memory costs next to nothing. Calling it again, on a closed file, or with no
-// bytes does nothing.
+// back, by large reads, and creates their page table entries, which would otherwise
+// cost faults when they are first touched. More bytes than the system has memory for
+// would evict what was read before. It returns at once and works in the background
+// until it is done or the file is closed. It is a hint: failures and lack of support
+// by the system are ignored, and a file that is already in memory costs next to
+// nothing. Calling it again, on a closed file, or with no bytes does nothing.
 func (f *File) WillNeed(limit int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -114,29 +113,16 @@ func (f *File) WillNeed(limit int64) {
 	f.ended = make(chan struct{})
 	go func(data []byte) {
 		defer close(f.ended)
-		var read []int // parts that were not in memory
-		for at := 0; at < len(data); at += aheadPart {
-			if part := data[at:min(at+aheadPart, len(data))]; f.stop.Load() {
-				return
-			} else if !enter(f.file, int64(at), part) {
-				if !willNeed(part) {
-					return
-				}
-				read = append(read, at)
-			}
-		}
-		for _, at := range read {
-			if f.stop.Load() {
+		for at := 0; at < len(data) && !f.stop.Load(); at += aheadPart {
+			if part := data[at:min(at+aheadPart, len(data))]; !enter(part) && !willNeed(part) {
 				return
 			}
-			enter(f.file, int64(at), data[at:min(at+aheadPart, len(data))])
 		}
 	}(f.data[:min(f.size, limit)])
 }
 
 // aheadPart is how many bytes WillNeed asks for at a time, a multiple of every page
-// size. If the system's queues are full, each request takes as long as reading it,
-// and Close waits for the last.
+// size. Close waits for the last.
 const aheadPart = 4 << 20
 
 // Close releases the contents. Closing again does nothing and returns nil.
