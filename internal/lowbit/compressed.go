@@ -399,7 +399,7 @@ func (m *module) float8(suffix string, block []int) (*Matrix, error) {
 	down, across := m.rows, m.cols // of a block
 	shapes := [][]int{{1}, {m.rows, 1}, {m.rows}}
 	if block != nil {
-		down, across = block[0], block[1]
+		down, across = min(block[0], m.rows), min(block[1], m.cols)
 		shapes = [][]int{{(m.rows + down - 1) / down, (m.cols + across - 1) / across}}
 	}
 	scales, shape, err := m.scales(suffix, shapes...)

@@ -1,9 +1,12 @@
 package lowbit
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"maps"
+	"math"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -160,4 +163,68 @@ func TestShortGroups(t *testing.T) {
 			require.Equal(t, got, back[(rows-1)*test.cols:])
 		}
 	}
+}
+
+// TestHugeBlocks: blocks and groups of scales may be larger than what they divide, as large
+// as an integer can be, and then are one; never none.
+func TestHugeBlocks(t *testing.T) {
+	const rows, cols = 5, 7 // an odd number of elements
+	fp8 := tensors{"x.weight": {Type: tensor.F8E4M3, Shape: []int{rows, cols}, Data: bytes.Repeat([]byte{0x38}, rows*cols)}}
+	state := func(block, nested int) tensor.Tensor {
+		text := fmt.Appendf(nil, `{"quant_type": "nf4", "blocksize": %d, "nested_blocksize": %d, "nested_offset": 0, "shape": [%d, %d]}`, block, nested, rows, cols)
+		return tensor.Tensor{Type: tensor.U8, Shape: []int{len(text)}, Data: text}
+	}
+	ones := func(shape ...int) tensor.Tensor {
+		n := 1
+		for _, d := range shape {
+			n *= d
+		}
+		return tensor.FromF32s(tensor.F32, slices.Repeat([]float32{1}, n), shape...)
+	}
+	nf4 := func(block, nested, blocks, outer int) tensors {
+		return tensors{
+			"x.weight":                               {Type: tensor.U8, Shape: []int{(rows*cols + 1) / 2, 1}, Data: make([]byte, (rows*cols+1)/2)},
+			"x.weight.quant_map":                     ones(16),
+			"x.weight.absmax":                        {Type: tensor.U8, Shape: []int{blocks}, Data: make([]byte, blocks)},
+			"x.weight.nested_quant_map":              ones(256),
+			"x.weight.nested_absmax":                 ones(outer),
+			"x.weight.quant_state.bitsandbytes__nf4": state(block, nested),
+		}
+	}
+	const fp8Config = `{"quantization_config": {"quant_method": "fp8", "weight_block_size": [9223372036854775807, 9223372036854775807]}}`
+	const nf4Config = `{"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": true}}`
+	for i, test := range []struct {
+		config string
+		src    tensors
+		err    string
+	}{
+		{fp8Config, merged(fp8, tensors{"x.weight_scale_inv": ones(1, 1)}), ""},
+		{fp8Config, merged(fp8, tensors{"x.weight_scale_inv": ones(0, 0)}), "weight_scale_inv"},
+		{nf4Config, nf4(4, 2, 9, 5), ""}, // the last of both is short
+		{nf4Config, nf4(math.MaxInt, math.MaxInt, 1, 1), ""},
+		{nf4Config, nf4(8, math.MaxInt, 5, 0), "nested_absmax"},
+		{nf4Config, nf4(8, math.MaxInt, 4, 1), "absmax"},
+		{nf4Config, nf4(0, 1, 4, 4), "blocks of 0"},
+	} {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			s, err := Parse([]byte(test.config))
+			require.NoError(t, err)
+			m, err := s.Matrix(test.src, "m", rows, cols)
+			if test.err != "" {
+				require.ErrorContains(t, err, test.err)
+				return
+			}
+			require.NoError(t, err)
+			got := make([]float32, rows*cols)
+			m.Float32s(got, 0, rows)
+			require.Equal(t, slices.Repeat([]float32{1}, rows*cols), got)
+		})
+	}
+}
+
+// merged returns the tensors of both.
+func merged(a, b tensors) tensors {
+	out := maps.Clone(a)
+	maps.Copy(out, b)
+	return out
 }

@@ -261,14 +261,14 @@ func (m *module) table4() (*Matrix, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(t.Data) != n/2 {
-		return nil, m.wrongShape(".weight", t, fmt.Sprintf("%d bytes", n/2))
+	if len(t.Data) != (n+1)/2 {
+		return nil, m.wrongShape(".weight", t, fmt.Sprintf("%d bytes", (n+1)/2))
 	}
 	table, _, err := m.scales(".weight.quant_map", []int{16})
 	if err != nil {
 		return nil, err
 	}
-	scales, err := m.absmax(st, n/st.Block)
+	scales, err := m.absmax(st, (n+st.Block-1)/st.Block)
 	if err != nil {
 		return nil, err
 	}
@@ -294,11 +294,11 @@ func (m *module) state() (*state, error) {
 	if err := json.Unmarshal(t.Data, st); err != nil {
 		return nil, fmt.Errorf("tensor %q: %w", m.name+suffix, err)
 	}
-	n := m.rows * m.cols
-	if st.Block < 2 || n%st.Block != 0 || !slices.Equal(st.Shape, []int{m.rows, m.cols}) {
-		return nil, fmt.Errorf("tensor %q: blocks of %d of a weight of %v, expected a divisor of the weight of %v",
+	if st.Block < 1 || !slices.Equal(st.Shape, []int{m.rows, m.cols}) {
+		return nil, fmt.Errorf("tensor %q: found blocks of %d of a weight of %v, expected blocks from 1 of a weight of %v",
 			m.name+suffix, st.Block, st.Shape, []int{m.rows, m.cols})
 	}
+	st.Block = min(st.Block, m.rows*m.cols) // the last one may be shorter
 	return st, nil
 }
 
@@ -320,7 +320,8 @@ func (m *module) absmax(st *state, n int) ([]float32, error) {
 	if err != nil {
 		return nil, err
 	}
-	outer, _, err := m.scales(".weight.nested_absmax", []int{(n + st.Nested - 1) / st.Nested})
+	nested := min(st.Nested, n)
+	outer, _, err := m.scales(".weight.nested_absmax", []int{(n + nested - 1) / nested})
 	if err != nil {
 		return nil, err
 	}
@@ -330,7 +331,7 @@ func (m *module) absmax(st *state, n int) ([]float32, error) {
 	}
 	out := make([]float32, n)
 	for i, b := range t.Data {
-		out[i] = float32(table[b]*outer[i/st.Nested]) + offset
+		out[i] = float32(table[b]*outer[i/nested]) + offset
 	}
 	return out, nil
 }
