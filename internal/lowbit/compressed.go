@@ -85,10 +85,10 @@ func sparse(raw json.RawMessage) bool {
 	return given(raw) && (json.Unmarshal(raw, &c) != nil || c.Format != "dense")
 }
 
-// compressedGroup is a group with its patterns and the way to read its modules.
-type compressedGroup struct {
-	targets []pattern
-	read    func(m *module) (*Matrix, error)
+// target is a target of a group with the way to read its modules.
+type target struct {
+	pattern
+	read func(m *module) (*Matrix, error)
 }
 
 func parseCompressed(s *settings) (*Scheme, error) {
@@ -107,7 +107,7 @@ func parseCompressed(s *settings) (*Scheme, error) {
 		names = append(names, name)
 	}
 	slices.Sort(names)
-	var groups []compressedGroup
+	var targets []target
 	for _, name := range names {
 		g := s.Groups[name]
 		if g.Weights == nil {
@@ -121,25 +121,24 @@ func parseCompressed(s *settings) (*Scheme, error) {
 		if err != nil {
 			return nil, fmt.Errorf("\"config_groups\": %q: %w", name, err)
 		}
-		targets, err := parsePatterns(g.Targets)
+		patterns, err := parsePatterns(g.Targets)
 		if err != nil {
 			return nil, fmt.Errorf("\"config_groups\": %q: \"targets\": %w", name, err)
 		}
-		groups = append(groups, compressedGroup{targets, read})
+		for _, p := range patterns {
+			targets = append(targets, target{p, read})
+		}
 	}
-	if len(groups) == 0 {
+	if len(targets) == 0 {
 		return nil, fmt.Errorf("\"config_groups\": no group has weights, which is %w", ErrUnsupported)
 	}
-	find := func(module string) *compressedGroup {
-		if anyMatches(ignore, module) {
+	slices.SortStableFunc(targets, func(a, b target) int { return a.before(b.pattern) })
+	find := func(module string) *target {
+		i := slices.IndexFunc(targets, func(t target) bool { return t.matches(module) })
+		if i < 0 || anyMatches(ignore, module) {
 			return nil
 		}
-		for i := range groups {
-			if anyMatches(groups[i].targets, module) {
-				return &groups[i]
-			}
-		}
-		return nil
+		return &targets[i]
 	}
 	return &Scheme{
 		Name:   "compressed-tensors " + s.Format,

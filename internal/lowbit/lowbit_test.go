@@ -3,6 +3,7 @@ package lowbit
 import (
 	"cmp"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -265,6 +266,55 @@ func TestTargets(t *testing.T) {
 		require.Equal(t, c.head, s.Stored(src, head), "%+v", c)
 		require.False(t, s.Stored(tensors{}, "m.q"), "what is not there")
 	}
+}
+
+// Of several groups that name a module the one that names it most closely counts, whatever
+// the groups are called.
+func TestGroups(t *testing.T) {
+	const rows, cols = 4, 32
+	group := func(bits int, target string) string {
+		return fmt.Sprintf(`{"targets": [%q], "weights": {"num_bits": %d, "type": "int", "strategy": "channel"}}`, target, bits)
+	}
+	for _, c := range []struct {
+		first, second string // of 8 and of 4 bits
+		bits          map[string]int
+	}{
+		{"re:.*self_attn.*", "Linear", map[string]int{"self_attn.q": 8, "mlp.up": 4}},
+		{"Linear", "re:.*mlp.*", map[string]int{"self_attn.q": 8, "mlp.up": 4}},
+		{"Linear", "mlp.up", map[string]int{"self_attn.q": 8, "mlp.up": 4}},
+		{"re:.*up", "mlp.up", map[string]int{"mlp.up": 4}},
+		{"Linear", "Embedding", map[string]int{"self_attn.q": 8, "model.embed_tokens": 4}},
+	} {
+		s, err := Parse(fmt.Appendf(nil, `{"quantization_config": {"quant_method": "compressed-tensors", "format": "pack-quantized",
+			"config_groups": {"a": %s, "b": %s}}}`, group(8, c.first), group(4, c.second)))
+		require.NoError(t, err)
+		for module, bits := range c.bits {
+			src := modules{module: {
+				".weight_packed": wordsOf(same(0), rows, cols*bits/32),
+				".weight_scale":  tensor.FromF32s(tensor.F32, []float32{1, 1, 1, 1}, rows, 1),
+				".weight_shape":  {Type: tensor.I64, Shape: []int{2}, Data: append(binary.LittleEndian.AppendUint64(nil, rows), binary.LittleEndian.AppendUint64(nil, cols)...)},
+			}}
+			require.True(t, s.Stored(src, module), module)
+			m, err := s.Matrix(src, module, rows, cols)
+			require.NoError(t, err, "%+v: %s", c, module)
+			got := make([]float32, cols)
+			m.Float32s(got, 0, 1)
+			require.Equal(t, -float32(int(1)<<(bits-1)), got[0], module)
+		}
+	}
+}
+
+// modules are tensors in memory, by module and suffix.
+type modules map[string]map[string]tensor.Tensor
+
+func (s modules) Tensor(name string) (tensor.Tensor, string, bool) {
+	for module, suffixes := range s {
+		if suffix, ok := strings.CutPrefix(name, module); ok {
+			t, ok := suffixes[suffix]
+			return t, "model.safetensors", ok
+		}
+	}
+	return tensor.Tensor{}, "", false
 }
 
 func TestRefuses(t *testing.T) {

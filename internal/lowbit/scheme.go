@@ -1,6 +1,7 @@
 package lowbit
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -210,13 +211,38 @@ func parsePattern(text string) (pattern, error) {
 	return pattern{text: text, re: re}, nil
 }
 
-// matches reports whether the pattern names a module. All are of the class Linear but the
-// embedding.
+// matches reports whether the pattern names a module or its class.
 func (p pattern) matches(module string) bool {
 	if p.re != nil {
 		return p.re.MatchString(module)
 	}
-	return p.text == "Linear" && !strings.HasSuffix(module, "embed_tokens") || p.text == module
+	return p.text == module || p.text == classOf(module)
+}
+
+// The classes of modules.
+const linear, embedding = "Linear", "Embedding"
+
+func classOf(module string) string {
+	if strings.HasSuffix(module, "embed_tokens") {
+		return embedding
+	}
+	return linear
+}
+
+// before orders patterns as the format's own reader does: names come first, then
+// expressions, then classes, and each by their text.
+func (p pattern) before(q pattern) int {
+	return cmp.Or(cmp.Compare(p.rank(), q.rank()), cmp.Compare(p.text, q.text))
+}
+
+func (p pattern) rank() int {
+	switch {
+	case p.re != nil:
+		return 1
+	case p.text == linear || p.text == embedding:
+		return 2
+	}
+	return 0
 }
 
 func parsePatterns(texts []string) ([]pattern, error) {
