@@ -61,6 +61,8 @@ func TestContradictions(t *testing.T) {
 		"x.qzeros":  wordsOf(same(0x77777777), 2, 1),
 		"x.scales":  twoScales(rows, 2, rows),
 	}
+	shifted := maps.Clone(transposed)
+	shifted["x.qzeros"] = wordsOf(same(0x88888888), 2, 1)
 	with := func(base tensors, name string, x tensor.Tensor) tensors {
 		out := maps.Clone(base)
 		out["x."+name] = x
@@ -96,9 +98,15 @@ func TestContradictions(t *testing.T) {
 		{gptq(`, "desc_act": true`), transposed, "g_idx", true},
 		{gptq(`, "desc_act": true`), with(transposed, "g_idx", swapped), "", false},
 		{gptq(``), with(transposed, "g_idx", swapped), "", false},
+		{gptq(`, "format": "gptq", "checkpoint_format": "gptq"`), transposed, "", true},
+		{gptq(`, "format": "gptq_v2"`), shifted, "", true},
+		{gptq(`, "checkpoint_format": "gptq_v2"`), shifted, "", true},
+		{gptq(`, "format": "gptq_v2", "checkpoint_format": "gptq"`), transposed, "format", true},
+		{gptq(`, "format": "marlin"`), transposed, "marlin", true},
 		{gptq(`, "dynamic": {"-:lm_head": {}}`), transposed, "", true},
 		{gptq(`, "dynamic": {"-:lm_head": {}, "+:.*up_proj": {"bits": 8}}`), transposed, "dynamic", true},
 		{`{"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": false}}`, transposed, "zero_point", true},
+		{`{"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 32, "format": "gemv"}}`, transposed, "gemv", true},
 		{`{"quantization_config": {"quant_method": "fp8"}}`, with(fp8, "weight_scale", one), "", true},
 		{`{"quantization_config": {"quant_method": "fp8"}}`, fp8, "weight_scale", true},
 		{`{"quantization_config": {"quant_method": "fp8", "weight_block_size": [8, 8]}}`, with(fp8, "weight_scale", one), "weight_scale_inv", true},

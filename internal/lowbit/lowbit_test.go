@@ -304,6 +304,22 @@ func TestGroups(t *testing.T) {
 	}
 }
 
+// Which modules were left alone shows in the file: a short entry of a list is part of many
+// names.
+func TestLeftAlone(t *testing.T) {
+	for suffix, config := range map[string]string{
+		".qweight":       `{"quant_method": "awq", "bits": 4, "modules_to_not_convert": ["layers.1", "v"]}`,
+		".SCB":           `{"quant_method": "bitsandbytes", "load_in_8bit": true, "llm_int8_skip_modules": ["layers.1", "v"]}`,
+		".weight.absmax": `{"quant_method": "bitsandbytes", "load_in_4bit": true, "llm_int8_skip_modules": ["layers.1", "v"]}`,
+	} {
+		s, err := Parse([]byte(`{"quantization_config": ` + config + `}`))
+		require.NoError(t, err)
+		const module = "layers.11.v_proj"
+		require.True(t, s.Stored(modules{module: {suffix: tensor.Tensor{}}}, module), suffix)
+		require.False(t, s.Stored(modules{module: {".weight": tensor.Tensor{}}}, module), suffix)
+	}
+}
+
 // modules are tensors in memory, by module and suffix.
 type modules map[string]map[string]tensor.Tensor
 

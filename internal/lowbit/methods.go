@@ -1,6 +1,7 @@
 package lowbit
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -21,13 +22,17 @@ func parseGPTQ(s *settings) (*Scheme, error) {
 			return nil, refused("dynamic", fmt.Sprintf("%.40q", pattern), "none, or patterns of modules to leave alone")
 		}
 	}
+	format, err := s.layout()
+	if err != nil {
+		return nil, err
+	}
 	one := int16(1)
-	switch s.CheckpointFormat {
+	switch format {
 	case "", "gptq":
 	case "gptq_v2":
 		one = 0
 	default:
-		return nil, refused("checkpoint_format", fmt.Sprintf("%q", s.CheckpointFormat), "gptq or gptq_v2")
+		return nil, refused("checkpoint_format", fmt.Sprintf("%q", format), "gptq or gptq_v2")
 	}
 	size := -1
 	if s.Group != nil {
@@ -46,6 +51,15 @@ func parseGPTQ(s *settings) (*Scheme, error) {
 	}, nil
 }
 
+// layout returns the layout that files of GPTQ and AWQ are of, which either of two keys
+// names.
+func (s *settings) layout() (string, error) {
+	if s.CheckpointFormat != "" && s.Format != "" && s.CheckpointFormat != s.Format {
+		return "", refused("format", fmt.Sprintf("%q", s.Format), fmt.Sprintf("that of \"checkpoint_format\", %q", s.CheckpointFormat))
+	}
+	return cmp.Or(s.CheckpointFormat, s.Format), nil
+}
+
 // AWQ: rows of the transposed weight, [cols, rows/8], whose words hold eight rows in an
 // order of their own; zero points likewise, [groups, rows/8].
 
@@ -53,8 +67,15 @@ func parseAWQ(s *settings) (*Scheme, error) {
 	if s.Bits != 4 {
 		return nil, refused("bits", s.Bits, "4")
 	}
-	if s.Version != "" && s.Version != "gemm" && s.Version != "GEMM" {
+	format, err := s.layout()
+	if err != nil {
+		return nil, err
+	}
+	if s.Version != "" && strings.ToLower(s.Version) != "gemm" {
 		return nil, refused("version", fmt.Sprintf("%q", s.Version), "gemm")
+	}
+	if format != "" && format != "gemm" {
+		return nil, refused("checkpoint_format", fmt.Sprintf("%q", format), "gemm")
 	}
 	if s.ZeroPoint != nil && !*s.ZeroPoint {
 		return nil, refused("zero_point", false, "true")
@@ -65,7 +86,7 @@ func parseAWQ(s *settings) (*Scheme, error) {
 	}
 	return &Scheme{
 		Name:   "awq 4 bit",
-		stored: named(".qweight", s.SkipModules...),
+		stored: named(".qweight"),
 		read:   func(m *module) (*Matrix, error) { return m.awq(size) },
 	}, nil
 }
@@ -204,13 +225,9 @@ func (m *module) mlx(bits, size int) (*Matrix, error) {
 func parseBitsAndBytes(s *settings) (*Scheme, error) {
 	switch {
 	case s.Load8 && !s.Load4:
-		return &Scheme{Name: "bitsandbytes int8", stored: named(".SCB", s.Int8Skip...), read: (*module).scb}, nil
+		return &Scheme{Name: "bitsandbytes int8", stored: named(".SCB"), read: (*module).scb}, nil
 	case s.Load4 && !s.Load8:
-		return &Scheme{
-			Name:   "bitsandbytes 4 bit",
-			stored: named(".weight.absmax", s.Int8Skip...),
-			read:   (*module).table4,
-		}, nil
+		return &Scheme{Name: "bitsandbytes 4 bit", stored: named(".weight.absmax"), read: (*module).table4}, nil
 	}
 	return nil, refused("load_in_4bit", "neither 4 nor 8 bits, or both", "one of load_in_4bit and load_in_8bit")
 }

@@ -87,9 +87,6 @@ type settings struct {
 
 	ZeroPoint *bool `json:"zero_point"` // AWQ
 
-	SkipModules   []string `json:"modules_to_not_convert"`
-	Ignored       []string `json:"ignored_layers"`
-	Int8Skip      []string `json:"llm_int8_skip_modules"`
 	Load4, Load8  bool
 	BlockSize     []int  `json:"weight_block_size"`
 	Fmt           string `json:"fmt"`
@@ -97,7 +94,7 @@ type settings struct {
 	MistralFormat string `json:"qformat_weight"`
 
 	// compressed-tensors
-	Format    string           `json:"format"`
+	Format    string           `json:"format"` // also of GPTQ and AWQ
 	Groups    map[string]group `json:"config_groups"`
 	Ignore    []string         `json:"ignore"`
 	Sparsity  json.RawMessage  `json:"sparsity_config"`
@@ -165,15 +162,11 @@ func has(s Source, name string) bool {
 	return ok
 }
 
-// named returns a test for the presence of a tensor of the module: methods whose
-// config does not say reliably which modules they left alone.
-func named(suffix string, except ...string) func(Source, string) bool {
-	return func(s Source, module string) bool {
-		if slices.ContainsFunc(except, func(part string) bool { return strings.Contains(module, part) }) {
-			return false
-		}
-		return has(s, module+suffix)
-	}
+// named returns a test for the presence of a tensor of the module, for methods whose config
+// does not say reliably which modules they left alone: what an entry of a list matches, a
+// name, its beginning or a part of it, differs between readers and their versions.
+func named(suffix string) func(Source, string) bool {
+	return func(s Source, module string) bool { return has(s, module+suffix) }
 }
 
 // Stored reports whether the weight of a module is stored in the scheme; if not, its
