@@ -304,6 +304,29 @@ func TestGroups(t *testing.T) {
 	}
 }
 
+// MLX may store a module otherwise than all others, or leave it alone.
+func TestOverrides(t *testing.T) {
+	const rows, cols = 4, 64
+	s, err := Parse([]byte(`{"quantization": {"bits": 4, "group_size": 64, "model.a": {"bits": 8, "group_size": 32}, "model.b": false, "model.c": true}}`))
+	require.NoError(t, err)
+	for module, bits := range map[string]int{"model.a": 8, "model.b": 0, "model.c": 4, "model.aa": 4} {
+		groups := 1 + bits/8
+		words := wordsOf(same(0x01010101), rows, cols*max(4, bits)/32)
+		words.Type = tensor.U32
+		ones := tensor.FromF32s(tensor.F16, slices.Repeat([]float32{1}, rows*groups), rows, groups)
+		src := modules{module: {".weight": words, ".scales": ones, ".biases": ones}}
+		require.Equal(t, bits != 0, s.Stored(src, module), module)
+		if bits == 0 {
+			continue
+		}
+		m, err := s.Matrix(src, module, rows, cols)
+		require.NoError(t, err, module)
+		got := make([]float32, cols)
+		m.Float32s(got, 0, 1)
+		require.Equal(t, []float32{2, float32(bits / 4)}, got[:2], module)
+	}
+}
+
 // Which modules were left alone shows in the file: a short entry of a list is part of many
 // names.
 func TestLeftAlone(t *testing.T) {
@@ -343,7 +366,9 @@ func TestRefuses(t *testing.T) {
 		"no group has weights":                   `{"quantization_config": {"quant_method": "compressed-tensors"}}`,
 		"dynamic":                                `{"quantization_config": {"quant_method": "gptq", "bits": 4, "dynamic": {"+:.*": {}}}}`,
 		"checkpoint_format":                      `{"quantization_config": {"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}}`,
-		"settings by module":                     `{"quantization": {"bits": 4, "group_size": 64, "model.layers.3.mlp.down_proj": {"bits": 8}}}`,
+		`"model.x": "group_size": nothing`:       `{"quantization": {"bits": 4, "group_size": 64, "model.x": {"bits": 8}}}`,
+		`"model.x": "bits": 6`:                   `{"quantization": {"bits": 4, "group_size": 64, "model.x": {"bits": 6, "group_size": 64}}}`,
+		`"model.x": "mode"`:                      `{"quantization": {"bits": 4, "group_size": 64, "model.x": {"bits": 4, "group_size": 32, "mode": "mxfp4"}}}`,
 		`"mode": "mxfp4"`:                        `{"quantization": {"bits": 4, "group_size": 32, "mode": "mxfp4"}}`,
 		"load_in_4bit":                           `{"quantization_config": {"quant_method": "bitsandbytes"}}`,
 		"weight_block_size":                      `{"quantization_config": {"quant_method": "fp8", "weight_block_size": [0, 1]}}`,

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -183,20 +184,60 @@ func (m *module) awq(size int) (*Matrix, error) {
 // MLX: words of a row-major matrix, with a scale and an offset for each group.
 
 func parseMLX(s *settings) (*Scheme, error) {
-	if s.Mode != "" && s.Mode != "affine" {
-		return nil, refused("mode", fmt.Sprintf("%q", s.Mode), "affine")
+	if err := s.checkMLX(); err != nil {
+		return nil, err
 	}
-	if s.Bits != 4 && s.Bits != 8 {
-		return nil, refused("bits", s.Bits, "4 or 8")
+	own := map[string]*settings{} // of modules; nil: left alone
+	for _, name := range slices.Sorted(maps.Keys(s.overrides)) {
+		x, err := parseOverride(s.overrides[name], s)
+		if err != nil {
+			return nil, fmt.Errorf("%q: %w", name, err)
+		}
+		own[name] = x
 	}
-	if s.overrides {
-		return nil, refused("quantization", "settings by module", "the same for all")
+	of := func(module string) *settings {
+		if x, ok := own[module]; ok {
+			return x
+		}
+		return s
 	}
 	return &Scheme{
 		Name:   fmt.Sprintf("mlx %d bit", s.Bits),
-		stored: named(".scales"),
-		read:   func(m *module) (*Matrix, error) { return m.mlx(s.Bits, *s.Group) },
+		stored: func(src Source, module string) bool { return of(module) != nil && has(src, module+".scales") },
+		read: func(m *module) (*Matrix, error) {
+			x := of(m.name)
+			return m.mlx(x.Bits, *x.Group)
+		},
 	}, nil
+}
+
+func (s *settings) checkMLX() error {
+	if s.Mode != "" && s.Mode != "affine" {
+		return refused("mode", fmt.Sprintf("%q", s.Mode), "affine")
+	}
+	if s.Bits != 4 && s.Bits != 8 {
+		return refused("bits", s.Bits, "4 or 8")
+	}
+	return nil
+}
+
+// parseOverride reads what is said of one module: settings, true for those of all, or false
+// for none.
+func parseOverride(text json.RawMessage, all *settings) (*settings, error) {
+	switch string(text) {
+	case "true":
+		return all, nil
+	case "false":
+		return nil, nil
+	}
+	x := &settings{}
+	if err := json.Unmarshal(text, x); err != nil {
+		return nil, err
+	}
+	if x.Group == nil {
+		return nil, refused("group_size", "nothing", "a number")
+	}
+	return x, x.checkMLX()
 }
 
 func (m *module) mlx(bits, size int) (*Matrix, error) {

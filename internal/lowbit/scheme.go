@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -100,7 +101,7 @@ type settings struct {
 	Sparsity  json.RawMessage  `json:"sparsity_config"`
 	Transform json.RawMessage  `json:"transform_config"`
 
-	overrides bool // MLX: some module has settings of its own
+	overrides map[string]json.RawMessage // MLX: settings of a module of its own, or false
 }
 
 // UnmarshalJSON reads the keys and notes MLX's overrides, which are keyed by module.
@@ -121,9 +122,10 @@ func (s *settings) UnmarshalJSON(text []byte) error {
 	if err := json.Unmarshal(text, &all); err != nil {
 		return err
 	}
-	for key := range all {
-		s.overrides = s.overrides || strings.Contains(key, "model.") || strings.HasPrefix(key, "lm_head")
-	}
+	maps.DeleteFunc(all, func(key string, _ json.RawMessage) bool {
+		return !strings.Contains(key, "model.") && !strings.HasPrefix(key, "lm_head")
+	})
+	s.overrides = all
 	return nil
 }
 
