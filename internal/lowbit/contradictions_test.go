@@ -236,3 +236,21 @@ func merged(a, b tensors) tensors {
 	maps.Copy(out, b)
 	return out
 }
+
+// TestScalars: one scale and one zero point for all may be of the shape [1] or [].
+func TestScalars(t *testing.T) {
+	s, err := Parse([]byte(`{"quantization_config": {"quant_method": "compressed-tensors", "format": "int-quantized",
+		"config_groups": {"g": {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "int", "strategy": "tensor", "symmetric": false}}}}}`))
+	require.NoError(t, err)
+	for _, shape := range [][]int{{1}, {}} {
+		m, err := s.Matrix(tensors{
+			"x.weight":            {Type: tensor.I8, Shape: []int{2, 2}, Data: []byte{1, 2, 3, 4}},
+			"x.weight_scale":      tensor.FromF32s(tensor.F32, []float32{0.5}, shape...),
+			"x.weight_zero_point": {Type: tensor.I8, Shape: shape, Data: []byte{2}},
+		}, "m", 2, 2)
+		require.NoError(t, err, "%v", shape)
+		got := make([]float32, 4)
+		m.Float32s(got, 0, 2)
+		require.Equal(t, []float32{-0.5, 0, 0.5, 1}, got)
+	}
+}

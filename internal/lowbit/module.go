@@ -50,10 +50,15 @@ func (m *module) shaped(suffix string, shape []int, types ...tensor.Type) (tenso
 	if err != nil {
 		return t, err
 	}
-	if !t.HasShape(shape...) {
+	if !fits(t, shape) {
 		return t, m.wrongShape(suffix, t, tensor.ShapeString(shape))
 	}
 	return t, nil
+}
+
+// fits reports whether a tensor has a shape; a scalar may have the shape [1] or [].
+func fits(t tensor.Tensor, shape []int) bool {
+	return t.HasShape(shape...) || slices.Equal(shape, []int{1}) && len(t.Shape) == 0
 }
 
 func (m *module) wrongShape(suffix string, t tensor.Tensor, expected string) error {
@@ -63,8 +68,7 @@ func (m *module) wrongShape(suffix string, t tensor.Tensor, expected string) err
 
 var floats = []tensor.Type{tensor.F32, tensor.F16, tensor.BF16}
 
-// scales returns finite numbers of one of the given shapes; a scalar may have the shape
-// [1] or []. They are in the order of the file.
+// scales returns finite numbers of one of the given shapes, in the order of the file.
 func (m *module) scales(suffix string, shapes ...[]int) ([]float32, []int, error) {
 	t, err := m.get(suffix, floats...)
 	if err != nil {
@@ -75,7 +79,7 @@ func (m *module) scales(suffix string, shapes ...[]int) ([]float32, []int, error
 
 func (m *module) numbers(suffix string, t tensor.Tensor, shapes [][]int) ([]float32, []int, error) {
 	for _, shape := range shapes {
-		if !t.HasShape(shape...) && !(len(shape) == 1 && shape[0] == 1 && len(t.Shape) == 0) {
+		if !fits(t, shape) {
 			continue
 		}
 		x := t.Float32s(nil)
