@@ -506,6 +506,10 @@ func TestExamples(t *testing.T) {
 			[]string{`{"a":1}`, `{"a": -12, "b": "x"}`, "{\n  \"a\": 0\n}"}, []string{`{}`, `{"b":"x","a":1}`, `{"a":01}`, `{"a":1,}`, `{"a":1`, `{"a":"1"}`, `{"a":1,"c":2}`, `{"a":-0}`, `{  "a":1}`, `{"a":1 ,"b":""}`, `{"a" :1}`}},
 		{`{"type":"object","properties":{"name":{"type":"integer"}}}`,
 			[]string{`{}`, `{"names":1}`, `{"nam":[]}`, `{"x":1,"é":2}`, `{"name":1,"Name":{}}`}, []string{`{"name":""}`, `{"x":1,"name":2}`, `{"\u006eame":""}`, `{"n\u0061me":""}`}},
+		// Escapes in other names, behind what they share with a declared one.
+		{`{"properties":{"a":{"type":"null"},"b\\c":{"type":"null"},"b\u0008":{"type":"null"},"b\t":{"type":"null"}},"type":"object"}`,
+			[]string{`{"a\"":1}`, `{"\\":1,"\na":1}`, `{"b\"":1,"b\\d":1,"b\\\"":1,"b\r":1,"b\tx":1}`, `{"a":null,"b\\c":null,"b\t":null}`},
+			[]string{`{"\u0061":1}`, `{"b\\c":1}`, `{"b\t":1}`, `{"b\b":1}`, `{"b\u0008":1}`, `{"b\u0009":1}`, `{"b\u005cc":1}`, `{"a\":1}`}},
 		{`{"type":"number","minimum":0.5,"exclusiveMaximum":12}`, []string{"0.5", "0.50", "1", "11.999", "9.1"}, []string{"0.4", "0.49", "0", "12", "12.0", "1e1", "-1", "100", "0.", ".6", "00.6"}},
 		{`{"type":"string","minLength":1,"maxLength":2}`, []string{`"a"`, `"\ud83d\ude00é"`}, []string{`""`, `"abc"`, `"\ud83d"`, `"\ude00"`, "\"\n\"", "\"\xff\"", "\"\xed\xa0\x80\"", "\"\xc0\x80\"", `"\x"`}},
 		{`{"title":"x"}`, []string{"1", `{"a":{"b":[]}}`}, []string{"x"}},

@@ -86,8 +86,8 @@ func (c *compiler) hex(from, to int32, ranges string) {
 }
 
 // otherKeys returns the rule of strings that are none of the names. As long as a string
-// agrees with a name, its characters stand for themselves: no name can be spelled with
-// escapes.
+// agrees with a name, its characters are written as quote writes them: no name can be spelled
+// in another way.
 func (c *compiler) otherKeys(names []string) int32 {
 	if len(names) == 0 {
 		return c.characters(0, -1)
@@ -103,6 +103,17 @@ func (c *compiler) otherKeys(names []string) int32 {
 		texts = append(texts, q[1:len(q)-1])
 	}
 	slices.Sort(texts)
+	// follow returns where a byte leads; the node itself if nowhere.
+	follow := func(node int32, b byte) int32 {
+		to := node
+		for _, e := range c.nodes[node].edges {
+			if e.lo <= b && b <= e.hi {
+				to = e.to
+			}
+		}
+		return to
+	}
+	var escape int32 // behind a backslash that no name has there
 	// split makes the node after the first n bytes, which the texts share; free is
 	// where reading would be without them; escaped: after a backslash.
 	var split func(texts []string, n int, free int32, escaped bool) int32
@@ -112,7 +123,6 @@ func (c *compiler) otherKeys(names []string) int32 {
 			return at
 		}
 		var taken [256]bool
-		taken['\\'] = true
 		for len(texts) > 0 && len(texts[0]) == n {
 			taken['"'] = true
 			texts = texts[1:]
@@ -124,18 +134,22 @@ func (c *compiler) otherKeys(names []string) int32 {
 				k = len(texts)
 			}
 			taken[b] = true
-			next := free
-			for _, e := range c.nodes[free].edges {
-				if e.lo <= b && b <= e.hi {
-					next = e.to
-				}
-			}
+			next := follow(free, b)
 			c.edge(at, split(texts[:k], n+1, next, next != body && (escaped || b == '\\')), b, b)
 			texts = texts[k:]
 		}
 		if escaped {
+			for _, b := range []byte(`"\nrt`) { // as in quote
+				if !taken[b] && follow(free, b) == body {
+					c.edge(at, body, b, b)
+				}
+			}
 			return at
 		}
+		if free == body && !taken['\\'] {
+			c.edge(at, escape, '\\', '\\')
+		}
+		taken['\\'] = true
 		for _, e := range slices.Clone(c.nodes[free].edges) {
 			for lo := int(e.lo); lo <= int(e.hi); lo++ {
 				hi := lo
@@ -150,6 +164,7 @@ func (c *compiler) otherKeys(names []string) int32 {
 		}
 		return at
 	}
+	escape = split(nil, 0, follow(body, '\\'), true)
 	c.edge(start, split(texts, 0, body, false), '"', '"')
 	return r
 }
