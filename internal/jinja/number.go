@@ -3,6 +3,7 @@ package jinja
 import (
 	"cmp"
 	"math"
+	"math/big"
 	"math/bits"
 	"strconv"
 	"strings"
@@ -55,8 +56,7 @@ func truncate(f float64) int64 {
 // unordered is what compareNumbers returns if either operand is NaN.
 const unordered = 2
 
-// compareNumbers returns -1, 0, +1 or unordered. Integers are compared exactly
-// with each other, and as floats with floats.
+// compareNumbers returns -1, 0, +1 or unordered, comparing exactly.
 func compareNumbers(a, b any) int {
 	_, aw := a.(wide)
 	_, bw := b.(wide)
@@ -78,11 +78,28 @@ func compareNumbers(a, b any) int {
 		if math.IsNaN(x) || math.IsNaN(y) {
 			return unordered
 		}
-		return cmp.Compare(x, y)
+		if c := cmp.Compare(x, y); c != 0 || af && bf {
+			return c
+		}
+		// The integer may have been rounded to the float.
+		if i, ok := toInt64(a); ok {
+			return compareIntFloat(i, y)
+		}
+		i, _ := toInt64(b)
+		return -compareIntFloat(i, x)
 	}
 	i, _ := toInt64(a)
 	j, _ := toInt64(b)
 	return cmp.Compare(i, j)
+}
+
+// compareIntFloat compares an integer with a float that it rounds to.
+func compareIntFloat(i int64, f float64) int {
+	whole, ok := wholeInt(f)
+	if !ok { // 2^63, above all integers
+		return -1
+	}
+	return cmp.Compare(i, whole)
 }
 
 // wideSign returns how a wide integer compares with any 64-bit integer.
@@ -136,6 +153,11 @@ func intArith(op string, x, y int64) (v any, ok bool) {
 		failf("%s: division by zero", op)
 	}
 	if op == "/" {
+		large := func(i int64) bool { return i < -1<<53 || i > 1<<53 } // floats hold all others
+		if x != 0 && (large(x) || large(y)) {
+			f, _ := new(big.Rat).SetFrac64(x, y).Float64()
+			return f, true
+		}
 		return float64(x) / float64(y), true
 	}
 	if x == math.MinInt64 && y == -1 {
@@ -198,18 +220,25 @@ func floatArith(op string, x, y float64) any {
 	if y == 0 {
 		failf("%s: division by zero", op)
 	}
-	floor := math.Floor(x / y)
-	switch op {
-	case "/":
+	if op == "/" {
 		return x / y
-	case "//":
-		return floor
 	}
+	// The remainder is exact and has the sign of y; the quotient follows from it.
 	m := math.Mod(x, y)
-	if m != 0 && (m < 0) != (y < 0) {
-		m += y
+	q := (x - m) / y
+	switch {
+	case m == 0:
+		m = math.Copysign(0, y)
+	case (m < 0) != (y < 0):
+		m, q = m+y, q-1
 	}
-	return m
+	switch {
+	case op == "%":
+		return m
+	case q == 0:
+		return math.Copysign(0, x/y)
+	}
+	return math.Round(q)
 }
 
 // formatFloat is Python's repr of a float: the shortest digits that read back
