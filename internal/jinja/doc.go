@@ -14,7 +14,9 @@
 // Everything else of Jinja and Python is refused by name with [ErrUnsupported]: by
 // [Parse] where names and literals show it, otherwise when it is reached. The
 // known differences: letters whose capital is more than one letter, except ß, keep
-// their case, and Greek sigma has only one lower-case form.
+// their case, and Greek sigma has only one lower-case form. A loop, macro or block that
+// reads a variable of the caller before the code around it sets that name sees the
+// variable, where Jinja has nothing.
 //
 // # How it works
 //

@@ -82,6 +82,8 @@ func TestLanguage(t *testing.T) {
 		{"{{ 'x' if false }}|{{ ('x' if false) is defined }}", "|False"},
 		{"{{ strftime_now('%-d %e %j %I %p %A|%% %F %T') }}", "26 26 208 01 PM Friday|% 2024-07-26 13:05:09"},
 		{"{{ range(3) }}{{ range(5, 1, -2)|list }}{{ 'héllo'[1:3] }}{{ 'héllo'[::-2] }}", "range(0, 3)[5, 3]élolh"},
+		{"{{ range(5)[::-1] }}{{ range(1, 10, 3)[2::-1]|list }}{{ range(5)[::2] }}{{ range(5)[9:] }}{{ range(0)[::-1]|length }}{% for i in range(3)[1:] %}{{ i }}{{ loop.last }}{% endfor %}",
+			"range(4, -1, -1)[7, 4, 1]range(0, 5, 2)range(5, 5)01False2True"},
 		{"{{ 'a b  c'.split() }}{{ 'a,b,c'.split(',', 1) }}{{ 'a,b,c'.rsplit(',', 1) }}{{ ''.split(',') }}", "['a', 'b', 'c']['a', 'b,c']['a,b', 'c']['']"},
 		{"{{ 'aXbX'.replace('X', '') }}{{ 'ab'.replace('', '-') }}{{ 'aaa'|replace('a', 'b', 2) }}", "ab-a-b-bba"},
 		{"{{ 'héllo'.find('l') }}{{ 'x'.find('y') }}{{ 'aba'.rfind('a') }}", "2-12"},

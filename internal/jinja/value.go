@@ -387,9 +387,9 @@ func (r *run) contains(container, needle any) bool {
 	return false
 }
 
-// sliceBounds resolves a Python slice over n elements: the first index, the step
-// and the number of elements.
-func sliceBounds(n int, start, stop, step any) (first, stride, count int) {
+// sliceBounds resolves a Python slice over n elements: the first index, the step, the
+// number of elements and the index to stop before.
+func sliceBounds(n int, start, stop, step any) (first, stride, count, last int) {
 	bound := func(v any, what string, missing int) int {
 		if v == nil {
 			return missing
@@ -420,16 +420,16 @@ func sliceBounds(n int, start, stop, step any) (first, stride, count int) {
 	}
 	if stride > 0 {
 		first = clamp(start, "start", low)
-		if last := clamp(stop, "stop", high); last > first {
+		if last = clamp(stop, "stop", high); last > first {
 			count = (last-first-1)/stride + 1
 		}
 	} else {
 		first = clamp(start, "start", high)
-		if last := clamp(stop, "stop", low); first > last {
+		if last = clamp(stop, "stop", low); first > last {
 			count = (first-last-1)/-stride + 1
 		}
 	}
-	return first, stride, count
+	return first, stride, count, last
 }
 
 // slice returns of[start:stop:step].
@@ -443,10 +443,14 @@ func (r *run) slice(of, start, stop, step any) any {
 		list = v
 	case tuple:
 		list = v.elems
+	case *rangeValue:
+		first, stride, count, last := sliceBounds(int(v.n), start, stop, step)
+		at := func(i int) int64 { return arith("+", v.start, arith("*", v.step, int64(i))).(int64) }
+		return &rangeValue{at(first), at(last), arith("*", v.step, int64(stride)).(int64), int64(count)}
 	default:
 		failf("'%s' object cannot be sliced", typeName(of))
 	}
-	first, stride, count := sliceBounds(len(list), start, stop, step)
+	first, stride, count, _ := sliceBounds(len(list), start, stop, step)
 	r.step(count)
 	r.allocTimes(count, valueBytes)
 	out := make([]any, count)
@@ -462,7 +466,7 @@ func (r *run) slice(of, start, stop, step any) any {
 func (r *run) sliceText(t text, start, stop, step any) text {
 	r.work(len(t.s))
 	n := utf8.RuneCountInString(t.s)
-	first, stride, count := sliceBounds(n, start, stop, step)
+	first, stride, count, _ := sliceBounds(n, start, stop, step)
 	if count == 0 {
 		return text{safe: t.safe}
 	}
