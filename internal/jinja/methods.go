@@ -123,7 +123,7 @@ func defineTextMethods() []*builtin {
 		find("find", strings.Index), find("rfind", strings.LastIndex),
 		affix("startswith", strings.HasPrefix), affix("endswith", strings.HasSuffix),
 		split("split", false), split("rsplit", true),
-		all("isalpha", unicode.IsLetter), all("isdigit", unicode.IsDigit), all("isspace", isSpace),
+		all("isalpha", unicode.IsLetter), all("isdigit", isDigit), all("isspace", isSpace),
 		all("isalnum", func(c rune) bool { return unicode.IsLetter(c) || unicode.IsNumber(c) }),
 		define("count", "self sub", func(r *run, a []any) any {
 			return int64(strings.Count(r.selfText(a[0]).s, textArg(a[1], "count").s))

@@ -7,6 +7,8 @@ import (
 	"math/bits"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // toInt64 returns an integer or bool as int64; ok is false for everything else.
@@ -263,16 +265,36 @@ func formatFloat(f float64) string {
 	return s
 }
 
+// plainNumber returns a number as Go reads it: Python skips white space around it and
+// single underscores between digits, and knows the decimal digits of all scripts.
+func plainNumber(s string) string {
+	s = strings.Map(func(c rune) rune {
+		if c >= utf8.RuneSelf && unicode.IsDigit(c) {
+			zero := c // Unicode has them in runs of ten, which may follow each other
+			for unicode.IsDigit(zero - 1) {
+				zero--
+			}
+			c = '0' + (c-zero)%10
+		}
+		return c
+	}, strings.TrimFunc(s, isSpace))
+	if !strings.Contains(s, "_") {
+		return s
+	}
+	var b strings.Builder
+	before := ' '
+	for i, c := range s {
+		if c != '_' || !isDecimal(before) || i+1 == len(s) || !isDecimal(rune(s[i+1])) {
+			b.WriteRune(c)
+		}
+		before = c
+	}
+	return b.String()
+}
+
 // parseInt is Python's int(s) for text.
 func parseInt(s string) (int64, bool) {
-	s = strings.TrimFunc(s, isSpace)
-	if strings.Contains(s, "_") { // Python reads single ones between digits, as Go does in literals
-		if t := strings.TrimLeft(s, "+-"); strings.HasPrefix(t, "_") || strings.HasSuffix(t, "_") || strings.Contains(t, "__") {
-			return 0, false
-		}
-		s = strings.ReplaceAll(s, "_", "")
-	}
-	i, err := strconv.ParseInt(s, 10, 64)
+	i, err := strconv.ParseInt(plainNumber(s), 10, 64)
 	if err != nil && i != 0 {
 		tooWide()
 	}
@@ -281,7 +303,7 @@ func parseInt(s string) (int64, bool) {
 
 // parseFloat is Python's float(s) for text.
 func parseFloat(s string) (float64, bool) {
-	s = strings.TrimFunc(s, isSpace)
+	s = plainNumber(s)
 	if strings.ContainsAny(s, "_xXpP") { // Go reads hexadecimal floats, Python does not
 		return 0, false
 	}

@@ -140,6 +140,28 @@ func isSpace(c rune) bool {
 	return unicode.IsSpace(c) || 0x1c <= c && c <= 0x1f
 }
 
+// isDigit is Python's notion of a digit: decimal digits, and those that are raised,
+// lowered, circled and the like.
+func isDigit(c rune) bool {
+	return unicode.In(c, unicode.Nd, otherDigits)
+}
+
+var otherDigits = &unicode.RangeTable{
+	R16: []unicode.Range16{
+		{Lo: 0xb2, Hi: 0xb3, Stride: 1}, {Lo: 0xb9, Hi: 0xb9, Stride: 1}, {Lo: 0x1369, Hi: 0x1371, Stride: 1},
+		{Lo: 0x19da, Hi: 0x19da, Stride: 1}, {Lo: 0x2070, Hi: 0x2070, Stride: 1}, {Lo: 0x2074, Hi: 0x2079, Stride: 1},
+		{Lo: 0x2080, Hi: 0x2089, Stride: 1}, {Lo: 0x2460, Hi: 0x2468, Stride: 1}, {Lo: 0x2474, Hi: 0x247c, Stride: 1},
+		{Lo: 0x2488, Hi: 0x2490, Stride: 1}, {Lo: 0x24ea, Hi: 0x24ea, Stride: 1}, {Lo: 0x24f5, Hi: 0x24fd, Stride: 1},
+		{Lo: 0x24ff, Hi: 0x24ff, Stride: 1}, {Lo: 0x2776, Hi: 0x277e, Stride: 1}, {Lo: 0x2780, Hi: 0x2788, Stride: 1},
+		{Lo: 0x278a, Hi: 0x2792, Stride: 1},
+	},
+	R32: []unicode.Range32{
+		{Lo: 0x10a40, Hi: 0x10a43, Stride: 1}, {Lo: 0x10e60, Hi: 0x10e68, Stride: 1}, {Lo: 0x11052, Hi: 0x1105a, Stride: 1},
+		{Lo: 0x1f100, Hi: 0x1f10a, Stride: 1},
+	},
+	LatinOffset: 2,
+}
+
 // isLineEnd is Python's notion of the end of a line.
 func isLineEnd(c rune) bool {
 	return '\n' <= c && c <= '\r' || 0x1c <= c && c <= 0x1e || c == 0x85 || c == 0x2028 || c == 0x2029
@@ -176,7 +198,7 @@ func toTitle(c rune) string {
 	return mapped(c, unicode.ToTitle(c))
 }
 
-// lower follows Unicode's single-character mappings.
+// lower follows Unicode's single-character mappings, except that İ keeps its dot.
 func (r *run) lower(t text) text {
 	if isASCII(t.s) {
 		return r.mapASCII(t, strings.ToLower)
@@ -207,6 +229,9 @@ func (r *run) recase(t text, capital func(rune) string, start func(c rune, inWor
 		if begins {
 			return capital(c)
 		}
+		if c == 'İ' {
+			return "i\u0307"
+		}
 		return mapped(c, unicode.ToLower(c))
 	})
 }
@@ -220,7 +245,7 @@ func (r *run) capitalize(t text) text {
 	})
 }
 
-// titleWords is str.title: every run of letters starts with a capital.
+// titleWords is str.title: every run of letters with a case starts with a capital.
 func (r *run) titleWords(t text) text {
 	return r.recase(t, toTitle, func(c rune, inWord bool) bool { return isCased(c) && !inWord })
 }
@@ -237,16 +262,19 @@ func (r *run) titleFilter(t text) text {
 	})
 }
 
-func isCased(c rune) bool {
-	return unicode.IsUpper(c) || unicode.IsLower(c) || unicode.IsTitle(c)
-}
+func isCased(c rune) bool { return lowerCase(c) || upperCase(c) || unicode.IsTitle(c) }
+
+// lowerCase and upperCase also hold for what is no letter but has a case: ª, ⅷ, Ⓐ.
+func lowerCase(c rune) bool { return unicode.In(c, unicode.Ll, unicode.Other_Lowercase) }
+
+func upperCase(c rune) bool { return unicode.In(c, unicode.Lu, unicode.Other_Uppercase) }
 
 func isLower(s string) bool {
-	return strings.IndexFunc(s, func(c rune) bool { return unicode.IsUpper(c) || unicode.IsTitle(c) }) < 0 &&
-		strings.IndexFunc(s, unicode.IsLower) >= 0
+	return strings.IndexFunc(s, func(c rune) bool { return upperCase(c) || unicode.IsTitle(c) }) < 0 &&
+		strings.IndexFunc(s, lowerCase) >= 0
 }
 
 func isUpper(s string) bool {
-	return strings.IndexFunc(s, func(c rune) bool { return unicode.IsLower(c) || unicode.IsTitle(c) }) < 0 &&
-		strings.IndexFunc(s, unicode.IsUpper) >= 0
+	return strings.IndexFunc(s, func(c rune) bool { return lowerCase(c) || unicode.IsTitle(c) }) < 0 &&
+		strings.IndexFunc(s, upperCase) >= 0
 }
