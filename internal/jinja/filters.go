@@ -181,7 +181,7 @@ func filterRound(r *run, a []any) any {
 		if how.s == "ceil" {
 			whole = math.Ceil
 		}
-		return whole(toFloat(a[0])*scale) / scale
+		return (whole(toFloat(a[0])*scale) + 0) / scale // no -0: Python rounds to integers here
 	}
 	failf(`round: found method '%.40s', expected "common", "ceil" or "floor"`, how.s)
 	return nil

@@ -80,7 +80,7 @@ func TestLanguage(t *testing.T) {
 		{"{{ 'ß'|upper }}{{ 'Ä'|lower }}{{ \"they're\".title() }}{{ \"they're\"|title }}", "SSäThey'ReThey're"},
 		{"{{ 'İA'|lower }}{{ 'aİ'.title() }}{{ 'İb'|capitalize }} {{ 'ªb ⅷ ⓐb'.title() }} {{ 'ª' is lower }}{{ 'Ⓐ' is upper }}{{ 'ⅷA' is upper }}", "i\u0307aAi\u0307İb ªb Ⅷ Ⓐb TrueTrueFalse"},
 		{"{{ xs|sort|join(',') }}{{ d|dictsort }}{{ ['b','A']|sort }}", "1,2,3[('a', 1), ('b', 2)]['A', 'b']"},
-		{"{{ 42.55|round(1) }} {{ 2.5|round }} {{ 2.5|round(0, 'ceil') }} {{ 7|round }}", "42.5 2.0 3.0 7"},
+		{"{{ 42.55|round(1) }} {{ 2.5|round }} {{ 2.5|round(0, 'ceil') }} {{ 7|round }} {{ -0.04|round(1, 'ceil') }} {{ -0.04|round(1) }}", "42.5 2.0 3.0 7 0.0 -0.0"},
 		{"{{ \"it's\" ~ [\"it's\", '\"', '\\n\\x00é'] }}", `it's["it's", '"', '\n\x00é']`},
 		{"{{ 'x' if false }}|{{ ('x' if false) is defined }}", "|False"},
 		{"{{ strftime_now('%-d %e %j %I %p %A|%% %F %T') }}", "26 26 208 01 PM Friday|% 2024-07-26 13:05:09"},
