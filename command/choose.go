@@ -19,7 +19,7 @@ type chooseCmd struct {
 	Document []string `short:"d" sep:"none" required:"" placeholder:"FILE" help:"Measure on this text; - is standard input. May be repeated: five documents of the kind that will be asked about are enough."`
 
 	Metric    []string `group:"policy" sep:"none" placeholder:"NAME,…" help:"Compare these metrics (default ${choosemetrics}): ${metrics}; or JSON objects."`
-	Allocator []string `group:"policy" sep:"none" placeholder:"NAME,…" help:"Compare these allocators (default uniform): ${allocators}; or JSON objects."`
+	Allocator []string `group:"policy" sep:"none" placeholder:"NAME,…" help:"Compare these allocators (default adakv): ${allocators}; or JSON objects."`
 	Ratio     []string `group:"policy" sep:"none" placeholder:"R,…" help:"Remove these fractions of each document's cache (default 0.3,0.5,0.7,0.8,0.9)."`
 	Profile   []string `group:"policy" sep:"none" placeholder:"FILE" help:"Read profiles for the allocator lukv, one per metric. May be repeated."`
 	protectFlags
@@ -96,7 +96,7 @@ func (c *chooseCmd) Run(e *env) error {
 		return err
 	}
 	defer m.Close()
-	compared := evalCmd{modelFlags: c.modelFlags, budgetLists: budgetLists{Ratio: c.ratios()}, Metric: c.metrics(), Allocator: c.Allocator,
+	compared := evalCmd{modelFlags: c.modelFlags, budgetLists: budgetLists{Ratio: c.ratios()}, Metric: c.metrics(), Allocator: c.allocators(),
 		Profile: c.Profile, NoFull: true, protectFlags: c.protectFlags}
 	methods, err := compared.methods(m)
 	if err != nil {
@@ -138,6 +138,15 @@ func (c *chooseCmd) metrics() []string {
 		return []string{chooseMetrics}
 	}
 	return c.Metric
+}
+
+// allocators returns those to compare, by default one that needs no profile and loses less
+// than equal budgets with most metrics.
+func (c *chooseCmd) allocators() []string {
+	if len(c.Allocator) == 0 {
+		return []string{"adakv"}
+	}
+	return c.Allocator
 }
 
 func (c *chooseCmd) ratios() []string {

@@ -265,7 +265,7 @@ type policyFlags struct {
 	MeasureLoss  bool     `group:"policy" help:"Measure how many of the facts that the full cache can repeat from the context are lost."`
 	Preset       string   `group:"policy" placeholder:"NAME" help:"Start from a published preset; other flags override parts of it: ${presets}."`
 	Metric       string   `group:"policy" placeholder:"NAME|JSON" help:"Rank entries by this metric (default key_distance, or the one of --profile): ${metrics}; or JSON with parameters. Without --metric and --allocator, the model's own profile is used if the user's cache or the program has one of learned or key_distance."`
-	Allocator    string   `group:"policy" placeholder:"NAME|JSON" help:"Divide the budget among heads by this allocator (default uniform): ${allocators}; or JSON with parameters."`
+	Allocator    string   `group:"policy" placeholder:"NAME|JSON" help:"Divide the budget among heads by this allocator (default adakv with the metric key_distance and without --decode, otherwise uniform): ${allocators}; or JSON with parameters."`
 	Profile      string   `group:"policy" placeholder:"FILE" help:"Read the profile for the allocator lukv or the metric triattention from FILE, made by lukv profile; builtin:output-error selects that of the embedded model."`
 	Policy       string   `group:"policy" placeholder:"FILE" help:"Set the whole policy as JSON, as printed by --json, instead of the flags above."`
 	Decode       string   `group:"policy" placeholder:"JSON" help:"Also compress while decoding, such as '{\"mode\":\"periodic\",\"target_size\":512}'."`
@@ -395,7 +395,7 @@ func (f *policyFlags) shape() (*lukv.Policy, error) {
 	} else if p.Metric, err = parseMetric(cmp.Or(f.Metric, lukv.DefaultMetric)); err != nil {
 		return nil, err
 	}
-	if f.Preset == "" || f.Allocator != "" {
+	if f.Allocator != "" {
 		if p.Allocator, err = parseAllocator(f.Allocator); err != nil {
 			return nil, err
 		}

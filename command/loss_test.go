@@ -51,7 +51,7 @@ func TestMaxLoss(t *testing.T) {
 	assert.Contains(t, o.err, "warning: ", "nearly everything is lost")
 	o = command(t, "run", "builtin", "-c", context, "--ratio", "0.8", "--metric", "snapkv", "--allocator", "adakv", "--stats", "--max-tokens", "1", "x")
 	assert.Contains(t, o.err, "evidence  snapkv with adakv budgets lost 0.230 nats a token at 80 % removed, on SmolLM2 135M")
-	assert.Contains(t, given.Evidence, "key_distance with uniform budgets lost ")
+	assert.Contains(t, given.Evidence, "key_distance with adakv budgets lost ")
 	o = command(t, "run", "builtin", "-c", context, "--stats", "--max-tokens", "1", "x")
 	assert.NotContains(t, o.err, "evidence")
 	o = command(t, "run", "builtin", "-c", context, "--max-loss", "1", "--stats", "--max-tokens", "2", "x")
@@ -161,7 +161,7 @@ func TestChoose(t *testing.T) {
 	assert.Equal(t, r.Documents[:1], alone.Documents, "facts do not depend on what is compared")
 	assert.Equal(t, r.Policies[0].Ratios[1:], alone.Policies[0].Ratios)
 	text := ok(t, "choose", "builtin", "-d", first, "--metric", "knorm,keydiff", "--ratio", "0.2,0.95")
-	assert.Less(t, strings.Index(text, "keydiff/uniform"), strings.Index(text, "knorm/uniform"))
+	assert.Less(t, strings.Index(text, "keydiff/adakv"), strings.Index(text, "knorm/adakv"))
 	fails(t, exitFailed, "not measured", "choose", "builtin", "-d", short, "--metric", "knorm")
 	fails(t, exitUsage, "--ratio", "choose", "builtin", "-d", short, "--ratio", "2")
 }

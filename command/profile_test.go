@@ -302,7 +302,7 @@ func TestProfilesInTheCacheAreUsed(t *testing.T) {
 		return r.Policy
 	}
 	p := policy(dir)
-	assert.Equal(t, [2]string{lukv.DefaultMetric, "uniform"}, [2]string{p.Metric.Name, p.Allocator.Name})
+	assert.Equal(t, [2]string{lukv.DefaultMetric, "adakv"}, [2]string{p.Metric.Name, p.Allocator.Name})
 	p = policy("builtin")
 	assert.Equal(t, [2]string{"learned", "lukv"}, [2]string{p.Metric.Name, p.Allocator.Name}, "its own")
 

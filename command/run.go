@@ -463,8 +463,12 @@ func (r *runner) traceTo(o *model.SessionOptions) func() error {
 	whole := true
 	o.Trace = func(t *model.Trace) { whole, err = false, r.e.writeTo(r.Trace, t.Write) }
 	return func() error {
-		if whole {
-			r.e.note("note: the policy left the context whole: there is no trace to write to %s", r.Trace)
+		switch {
+		case !whole:
+		case r.MaxLoss == nil:
+			return usage("--trace: the policy left the context whole: nothing was compressed")
+		default: // a ratio that depends on the context
+			r.e.note("note: the bound left the context whole: there is no trace to write to %s", r.Trace)
 		}
 		return err
 	}

@@ -41,7 +41,7 @@ func TestDivergences(t *testing.T) {
 	items := append(few("niah_single_2", 256, 2), few("qa_1", 256, 1)...)
 	items[1].Context = items[0].Context
 	policy := func(ratio float64) *lukv.Policy {
-		return &lukv.Policy{Metric: lukv.MetricConfig{Name: "key_distance"}, Ratio: ratio}
+		return &lukv.Policy{Metric: lukv.MetricConfig{Name: "key_distance"}, Allocator: lukv.AllocatorConfig{Name: "uniform"}, Ratio: ratio}
 	}
 	whole := &lukv.Policy{Metric: lukv.MetricConfig{Name: "key_distance"}, BudgetTokens: 4000}
 	methods := []Method{{Name: "full"}, {Name: "whole", Policy: whole}, {Name: "half", Policy: policy(0.5)}, {Name: "little", Policy: policy(0.9)}}

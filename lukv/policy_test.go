@@ -198,6 +198,25 @@ func TestPolicyProfile(t *testing.T) {
 	require.ErrorContains(t, err, "profile: found none")
 }
 
+// TestDefaultMethods: the default metric has an allocator of its own, other metrics and the
+// arithmetic of kvpress have equal budgets.
+func TestDefaultMethods(t *testing.T) {
+	for _, x := range []struct {
+		p    Policy
+		want [2]string
+	}{
+		{Policy{}, [2]string{DefaultMetric, "adakv"}},
+		{Policy{Metric: MetricConfig{Name: DefaultMetric, Params: `{"values":true}`}}, [2]string{DefaultMetric, "adakv"}},
+		{Policy{Metric: MetricConfig{Name: "snapkv"}}, [2]string{"snapkv", "uniform"}},
+		{Policy{Allocator: AllocatorConfig{Name: "uniform"}}, [2]string{DefaultMetric, "uniform"}},
+		{Policy{KVPressRounding: true}, [2]string{DefaultMetric, "uniform"}},
+		{Policy{Ratio: 0.5, Decode: DecodeConfig{Mode: "tova", TargetSize: 40}}, [2]string{DefaultMetric, "uniform"}},
+	} {
+		m, a := x.p.Methods()
+		require.Equal(t, x.want, [2]string{m.Name, a.Name}, x.p)
+	}
+}
+
 // TestCompat: the switch selects the literal, unfloored arithmetic.
 func TestCompat(t *testing.T) {
 	c, err := (&Policy{Ratio: 0.9, KVPressRounding: true}).Compile("m", CacheShape{Layers: 1, KVHeads: 2})
@@ -207,7 +226,7 @@ func TestCompat(t *testing.T) {
 	b, err := Allocate(c.Allocator(), d, nil)
 	require.NoError(t, err)
 	require.Equal(t, [][]int{{0, 0}}, b)
-	c, err = (&Policy{Ratio: 0.9}).Compile("m", CacheShape{Layers: 1, KVHeads: 2})
+	c, err = (&Policy{Allocator: AllocatorConfig{Name: "uniform"}, Ratio: 0.9}).Compile("m", CacheShape{Layers: 1, KVHeads: 2})
 	require.NoError(t, err)
 	b, err = Allocate(c.Allocator(), c.Demand(10), nil)
 	require.NoError(t, err)

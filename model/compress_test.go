@@ -214,7 +214,7 @@ func TestCompressRefusesAndLeavesAlone(t *testing.T) {
 	s := newTestSession(t, m, SessionOptions{})
 	require.NoError(t, s.Prefill(ctx, randomTokens(60, 97, 1)))
 	before := heldPositions(s)
-	half := &lukv.Policy{Ratio: 0.5}
+	half := &lukv.Policy{Allocator: lukv.AllocatorConfig{Name: "uniform"}, Ratio: 0.5}
 	done, cancel := context.WithCancel(ctx)
 	cancel()
 	for want, run := range map[string]func() error{

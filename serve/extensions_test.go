@@ -138,7 +138,7 @@ func TestDocumentsOfTexts(t *testing.T) {
 	var doc document
 	ts.post(t, "/v1/documents", object{"text": sample(0).Context, "kv_compression": object{"ratio": 0.5}}, &doc)
 	require.Equal(t, "key_distance", doc.Policy.Metric.Name, "the default is written out")
-	require.Equal(t, "uniform", doc.Policy.Allocator.Name)
+	require.Equal(t, "adakv", doc.Policy.Allocator.Name)
 	r := object{"model": "needle/llama", "prompt": "\nWhat is it?", "max_tokens": 8, "temperature": 0}
 	ask := func(more object) (a textAnswer) {
 		for k, v := range r {

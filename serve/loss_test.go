@@ -183,7 +183,7 @@ func TestLossOfContext(t *testing.T) {
 	require.NotNil(t, cache.Loss)
 	require.True(t, cache.Loss.Measured)
 	require.LessOrEqual(t, *cache.Loss.Share, 0.6)
-	require.Contains(t, cache.Evidence, "key_distance with uniform budgets lost ")
+	require.Contains(t, cache.Evidence, "key_distance with adakv budgets lost ")
 	var doc document
 	ts.post(t, "/v1/documents", object{"text": text.Context, "system": "", "kv_compression": object{"metric": "key_distance", "max_loss": 0.6}}, &doc)
 	require.Equal(t, doc.Cache.Loss, cache.Loss)
