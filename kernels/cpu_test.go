@@ -14,7 +14,7 @@ func TestParseCPU(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, CPU{}, portable)
 	_, err = ParseCPU("sse")
-	require.EqualError(t, err, `instruction set "sse": want auto, portable, avx2, avx512, avx512vnni, avx512bf16, neon or dotprod`)
+	require.EqualError(t, err, `instruction set "sse": expected auto, portable, avx2, avx512, avx512vnni, avx512bf16, neon or dotprod`)
 
 	// No processor has both families.
 	have := map[string]bool{}
@@ -65,7 +65,7 @@ func TestDetectStreaming(t *testing.T) {
 		{false, 32 << 10, "near", streamNear, ""},
 		{false, 48 << 10, "far", streamFar, ""},
 		{true, 48 << 10, "runs", streamRuns, ""},
-		{false, 32 << 10, "fast", streamFar, `streaming "fast": want near, far, runs`},
+		{false, 32 << 10, "fast", streamFar, `streaming "fast": expected near, far, runs`},
 	} {
 		got, err := detectStreaming(c.intel, c.l1, c.name)
 		require.Equal(t, c.want, got, "%+v", c)
