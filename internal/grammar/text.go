@@ -113,7 +113,7 @@ func (c *compiler) otherKeys(names []string) int32 {
 		}
 		return to
 	}
-	var escape int32 // behind a backslash that no name has there
+	var escape int32 // after a backslash that no name has there
 	// split makes the node after the first n bytes, which the texts share; free is
 	// where reading would be without them; escaped: after a backslash.
 	var split func(texts []string, n int, free int32, escaped bool) int32

@@ -1,7 +1,6 @@
 package mapfile
 
 import (
-	"errors"
 	"fmt"
 	"io/fs"
 	"math"
@@ -16,7 +15,6 @@ type File struct {
 	info fs.FileInfo
 	mu   sync.Mutex
 	data []byte // nil once closed, and for an empty file
-	file *os.File
 	size int64
 
 	stop  atomic.Bool   // tells the goroutine of WillNeed to end
@@ -39,17 +37,17 @@ func Open(path string) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &File{path: path, file: f}
-	if err := m.open(); err != nil {
-		f.Close()
+	defer f.Close() // a mapping outlives it
+	m := &File{path: path}
+	if err := m.open(f); err != nil {
 		return nil, err
 	}
 	return m, nil
 }
 
-// open maps the file.
-func (f *File) open() (err error) {
-	if f.info, err = f.file.Stat(); err != nil {
+// open maps an open file.
+func (f *File) open(from *os.File) (err error) {
+	if f.info, err = from.Stat(); err != nil {
 		return err
 	}
 	if err := checkRegular(f.path, f.info); err != nil {
@@ -60,9 +58,9 @@ func (f *File) open() (err error) {
 		return fmt.Errorf("open file %q: %d bytes do not fit the address space", f.path, f.size)
 	}
 	if f.size == 0 {
-		return f.file.Close() // an empty mapping is an error on every system
+		return nil // an empty mapping is an error on every system
 	}
-	if f.data, err = mapFile(f.file, int(f.size)); err != nil {
+	if f.data, err = mapFile(from, int(f.size)); err != nil {
 		return fmt.Errorf("map file %q of %d bytes: %w", f.path, f.size, err)
 	}
 	large(f.data)
@@ -138,7 +136,7 @@ func (f *File) Close() error {
 		f.stop.Store(true)
 		<-f.ended
 	}
-	if err := errors.Join(unmapFile(data), f.file.Close()); err != nil {
+	if err := unmapFile(data); err != nil {
 		return fmt.Errorf("unmap file %q: %w", f.path, err)
 	}
 	return nil
