@@ -59,6 +59,11 @@ type compressions struct {
 	Profiles   []string     `json:"profiles"`
 	Default    *lukv.Policy `json:"default"`
 
+	// What a policy that names no metric has, and the allocators, by metric, of one that names
+	// none.
+	DefaultMetric     string            `json:"default_metric"`
+	DefaultAllocators map[string]string `json:"default_allocators"`
+
 	// Summaries explain in a sentence each.
 	Summaries struct {
 		Metrics    map[string]string `json:"metrics"`
@@ -75,11 +80,15 @@ func (s *Server) compressions(w http.ResponseWriter, _ *http.Request) error {
 	known := s.profiles.Load()
 	out := compressions{
 		Metrics: lukv.Metrics(), Allocators: lukv.Allocators(), Profiles: known.names(), Default: s.o.Compression,
+		DefaultMetric: lukv.DefaultMetric, DefaultAllocators: map[string]string{},
 		Needs: map[string]string{}, ProfiledMetrics: known.metrics(),
 	}
 	out.Summaries.Metrics, out.Summaries.Allocators = map[string]string{}, map[string]string{}
 	for _, name := range append(out.ProfiledMetrics, out.Metrics...) {
 		out.Summaries.Metrics[name] = lukv.MetricSummary(name)
+		p := lukv.Policy{Metric: lukv.MetricConfig{Name: name}}
+		_, allocator := p.Methods()
+		out.DefaultAllocators[name] = allocator.Name
 	}
 	for _, name := range out.Allocators {
 		out.Summaries.Allocators[name] = lukv.AllocatorSummary(name)

@@ -111,7 +111,11 @@ func TestFittingProfile(t *testing.T) {
 	require.Equal(t, []string{"key_distance", "keydiff", "learned"}, known.ProfiledMetrics)
 	for _, name := range append(known.ProfiledMetrics, known.Metrics...) {
 		require.NotEmpty(t, known.Summaries.Metrics[name], name)
+		require.NotEmpty(t, known.DefaultAllocators[name], name)
 	}
+	require.Equal(t, lukv.DefaultMetric, known.DefaultMetric)
+	require.Equal(t, "adakv", known.DefaultAllocators[known.DefaultMetric])
+	require.Equal(t, "uniform", known.DefaultAllocators["knorm"])
 	for _, name := range known.Allocators {
 		require.NotEmpty(t, known.Summaries.Allocators[name], name)
 	}

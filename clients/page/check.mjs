@@ -353,6 +353,10 @@ test('a document of before is opened from the list', async () => {
 
 test('what can work is offered, and explained', async () => {
   const offered = () => page.locator('#allocator option').allTextContents();
+  await page.selectOption('#metric', 'knorm');
+  assert.equal(await page.locator('#allocator').inputValue(), 'uniform', 'scores of heads cannot be compared');
+  await page.selectOption('#metric', 'key_distance');
+  assert.equal(await page.locator('#allocator').inputValue(), 'adakv');
   await page.selectOption('#metric', 'keydiff');
   assert.ok((await offered()).includes('lukv'), 'there is a profile');
   await page.selectOption('#allocator', 'lukv');
