@@ -270,7 +270,7 @@ func linesInCommon(text, answer string) float64 {
 			if line == "" {
 				continue
 			}
-			w := strings.FieldsFunc(strings.ToLower(line), func(r rune) bool { return isNoDigit(r) && (r < 'a' || r > 'z') })
+			w := strings.FieldsFunc(lower(line), func(r rune) bool { return isNoDigit(r) && (r < 'a' || r > 'z') })
 			for _, x := range w {
 				count[x]++
 			}

@@ -3,9 +3,6 @@ package scoring
 import (
 	"strings"
 	"unicode"
-
-	"golang.org/x/text/cases"
-	"golang.org/x/text/language"
 )
 
 // Match says how a prediction is compared with the accepted answers.
@@ -161,9 +158,6 @@ func cleanRuler(prediction string, c Clean) string {
 		return r
 	}, strings.TrimFunc(prediction, isSpace)), isSpace)
 }
-
-// lower is Unicode's lower case, which depends on neighbouring characters.
-func lower(s string) string { return cases.Lower(language.Und).String(s) }
 
 // isSpace reports whether Python takes r for white space, which includes U+001C to
 // U+001F.
