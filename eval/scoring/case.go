@@ -4,6 +4,9 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"golang.org/x/text/cases"
+	"golang.org/x/text/language"
 )
 
 // lower is the lower case of the benchmarks' scripts, which is Python's: İ becomes two
@@ -46,3 +49,6 @@ func cased(r rune) bool {
 func caseIgnorable(r rune) bool {
 	return unicode.In(r, unicode.Mn, unicode.Me, unicode.Cf, unicode.Lm, unicode.Sk) || strings.ContainsRune("'.:·\u0387\u055f\u05f4‘’․‧︓﹒﹕＇．：", r)
 }
+
+// upper is Unicode's upper case, in which ß becomes SS.
+func upper(s string) string { return cases.Upper(language.Und).String(s) }

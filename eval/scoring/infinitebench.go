@@ -1,11 +1,11 @@
 package scoring
 
 import (
-	"math/big"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 )
 
 // The measures of InfiniteBench's tasks (spec evaluation 10) as kvpress implements them
@@ -47,33 +47,64 @@ func wordNamed(text string, it *Reference, _ bool) float64 {
 // speaker is 1 if the text names an answer, in any case. If official, the first
 // answer must be a word of the text in capitals.
 func speaker(text string, it *Reference, official bool) float64 {
-	text = strings.ToUpper(text)
+	text = upper(strings.TrimFunc(text, isSpace))
 	if official {
 		return right(slices.Contains(words(text, wordMarks), it.Answers[0]))
 	}
-	return right(slices.ContainsFunc(it.Answers, func(a string) bool { return strings.Contains(text, strings.ToUpper(a)) }))
+	return right(slices.ContainsFunc(it.Answers, func(a string) bool { return strings.Contains(text, upper(a)) }))
 }
 
 // lastWhole is 1 if the last word is the answer, a whole number.
 func lastWhole(text string, it *Reference, _ bool) float64 {
 	w := words(text, ".`'\":")
-	if len(w) == 0 || len(w[len(w)-1]) > maxDigits {
+	if len(w) == 0 {
 		return 0
 	}
-	got, ok := new(big.Int).SetString(w[len(w)-1], 10)
-	want, known := new(big.Int).SetString(it.Answers[0], 10)
-	return right(ok && known && got.Cmp(want) == 0)
+	got, ok := pythonInt(w[len(w)-1])
+	return right(ok && got == it.Answers[0])
 }
 
-// maxDigits bounds the numbers that are compared.
-const maxDigits = 4096
+// pythonInt is the number in the notation of Python's int(): digits of any script after
+// a sign or none, with single underscores between them.
+func pythonInt(s string) (string, bool) {
+	digits, negative := strings.CutPrefix(s, "-")
+	if !negative {
+		digits = strings.TrimPrefix(s, "+")
+	}
+	digits = asciiDigits(digits)
+	for part := range strings.SplitSeq(digits, "_") {
+		if part == "" || strings.ContainsFunc(part, isNoDigit) {
+			return "", false
+		}
+	}
+	number := whole(strings.ReplaceAll(digits, "_", ""))
+	if negative && number != "0" {
+		number = "-" + number
+	}
+	return number, true
+}
 
-var number = regexp.MustCompile(`[0-9]+\.[0-9]+|[0-9]+`)
+// asciiDigits writes decimal digits of any script in ASCII. Unicode has the ten of each
+// together, some scripts' next to each other.
+func asciiDigits(s string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.Is(unicode.Nd, r) {
+			return r
+		}
+		before := rune(0)
+		for unicode.Is(unicode.Nd, r-1-before) {
+			before++
+		}
+		return '0' + before%10
+	}, s)
+}
+
+var number = regexp.MustCompile(`\p{Nd}+\.\p{Nd}+|\p{Nd}+`)
 
 // firstNumber is 1 if the first number of the text is the answer.
 func firstNumber(text string, it *Reference, _ bool) float64 {
-	found := number.FindString(text)
-	if !strings.Contains(it.Answers[0], ".") {
+	found := asciiDigits(number.FindString(text))
+	if !strings.ContainsAny(it.Answers[0], ".eE") {
 		return right(found != "" && whole(found) == it.Answers[0])
 	}
 	got, err := strconv.ParseFloat(found, 64)
@@ -199,15 +230,17 @@ func plain(text string, without ...string) string {
 }
 
 // choice is 1 if the text chooses a right option: by its last letter, its
-// first, what follows a phrase such as "answer is", or any letter.
+// first, what follows a phrase such as "answer is", or any letter. If official, the
+// option's text chooses it, too.
 func choice(text string, it *Reference, official bool) float64 {
-	letters, texts := rightOptions(it)
-	either := append(texts, letters...)
+	either, texts := rightOptions(it)
 	text = strings.TrimFunc(text, isSpace)
-	switch {
-	case !official && slices.Contains(letters, lastLetter(text, "D")):
+	if official {
+		either = append(either, texts...)
+	} else if slices.Contains(either, lastLetter(text, "D")) {
 		return 1
-	case text == "":
+	}
+	if text == "" {
 		return 0
 	}
 	if strings.ContainsRune("ABCD", rune(text[0])) {
