@@ -10,14 +10,14 @@ import (
 // text. It never returns part of a stop text, wherever the token boundaries
 // are, nor part of a character. It belongs to one goroutine.
 type Answer struct {
-	tok     *tokenizer.Tokenizer
-	dec     *tokenizer.StreamDecoder
-	stops   *Stops
-	at      int32  // the node of stops that held ends in
-	held    []byte // may be the beginning of a stop text
-	keep    bool   // the stop text stays in the answer
-	all     strings.Builder
-	stopped bool
+	tok   *tokenizer.Tokenizer
+	dec   *tokenizer.StreamDecoder
+	stops *Stops
+	at    int32  // the node of stops that held ends in
+	held  []byte // may be the beginning of a stop text
+	keep  bool   // the stop text stays in the answer
+	all   strings.Builder
+	stop  string // the stop text that ended it; empty: none has
 }
 
 // NewAnswer returns an empty answer, which ends before the first of the stop texts.
@@ -40,19 +40,19 @@ func (a *Answer) KeepStop() { a.keep = true }
 // may be empty. Once a stop text is complete it reports true; further tokens
 // are ignored.
 func (a *Answer) Token(id int32) (text string, stopped bool) {
-	if a.stopped {
+	if a.Stopped() {
 		return "", true
 	}
-	return a.add(a.dec.Write(id)), a.stopped
+	return a.add(a.dec.Write(id)), a.Stopped()
 }
 
 // End returns the text that was held back. Call it once, after the last token.
 func (a *Answer) End() string {
-	if a.stopped {
+	if a.Stopped() {
 		return ""
 	}
 	text := a.add(a.dec.Flush())
-	if !a.stopped {
+	if !a.Stopped() {
 		a.all.Write(a.held)
 		text, a.held = text+string(a.held), nil
 	}
@@ -63,7 +63,10 @@ func (a *Answer) End() string {
 func (a *Answer) Text() string { return a.all.String() }
 
 // Stopped reports whether a stop text has ended the answer.
-func (a *Answer) Stopped() bool { return a.stopped }
+func (a *Answer) Stopped() bool { return a.stop != "" }
+
+// StopText returns the stop text that has ended the answer; empty if none has.
+func (a *Answer) StopText() string { return a.stop }
 
 // add takes text and returns the part of it, and of the text held back, that is
 // certain. The stop text that is completed first counts, or the longest of
@@ -75,17 +78,17 @@ func (a *Answer) add(text string) string {
 		return text
 	}
 	sure := -1
-	for i := 0; i < len(text) && !a.stopped; i++ {
+	for i := 0; i < len(text) && !a.Stopped(); i++ {
 		a.at = a.stops.step(a.at, text[i])
 		if n := int(a.stops.nodes[a.at].stop); n > 0 {
-			a.stopped = true
 			sure = len(a.held) + i + 1
+			a.stop = (string(a.held) + text[:i+1])[sure-n:]
 			if !a.keep {
 				sure -= n
 			}
 		}
 	}
-	if !a.stopped {
+	if !a.Stopped() {
 		sure = len(a.held) + len(text) - int(a.stops.nodes[a.at].depth)
 	}
 	if len(a.held) == 0 { // usually: nothing of the text is copied twice
@@ -98,7 +101,7 @@ func (a *Answer) add(text string) string {
 			a.held = append(a.held[:0], a.held[sure:]...)
 		}
 	}
-	if a.stopped {
+	if a.Stopped() {
 		a.held = nil
 	}
 	a.all.WriteString(text)

@@ -30,14 +30,14 @@ func TestAnswerEndsBeforeStopTexts(t *testing.T) {
 		a := &Answer{stops: newStops(t, c.stops...)}
 		out := ""
 		for _, p := range c.parts {
-			if !a.stopped {
+			if !a.Stopped() {
 				out += a.add(p)
 			}
 			for _, stop := range c.stops {
 				assert.NotContains(t, out, stop)
 			}
 		}
-		if !a.stopped {
+		if !a.Stopped() {
 			out += string(a.held)
 		}
 		assert.Equal(t, c.want, out, "%q", c.parts)
@@ -53,12 +53,12 @@ func TestAnswerTokens(t *testing.T) {
 		text := rapid.StringOfN(rapid.SampledFrom([]rune("abé世🙂 \n")), 0, 30, -1).Draw(t, "text")
 		stops := rapid.SliceOfN(rapid.StringOfN(rapid.SampledFrom([]rune("abé世🙂")), 1, 4, -1), 0, 3).Draw(t, "stops")
 		// The first place where a stop text is complete, by definition.
-		want, stopped := text, false
+		want, stopped, by := text, false, ""
 		for end := 0; end <= len(text) && !stopped; end++ {
 			for start := 0; start < end && !stopped; start++ {
 				for _, stop := range stops {
 					if text[start:end] == stop {
-						want, stopped = text[:start], true
+						want, stopped, by = text[:start], true, stop
 						break
 					}
 				}
@@ -78,8 +78,8 @@ func TestAnswerTokens(t *testing.T) {
 			got += piece
 		}
 		got += a.End()
-		if got != want || a.Text() != want || a.Stopped() != stopped {
-			t.Fatalf("%q with stops %q: got %q, stopped %v, want %q, %v", text, stops, got, a.Stopped(), want, stopped)
+		if got != want || a.Text() != want || a.Stopped() != stopped || a.StopText() != by {
+			t.Fatalf("%q with stops %q: got %q, stopped by %q, want %q, %q", text, stops, got, a.StopText(), want, by)
 		}
 	})
 }

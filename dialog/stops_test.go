@@ -114,7 +114,7 @@ func TestHeldIsBounded(t *testing.T) {
 	}
 	require.Equal(t, 15000, out+len(a.held))
 	require.Equal(t, "aa", a.add("aab"))
-	require.True(t, a.stopped)
+	require.True(t, a.Stopped())
 }
 
 // FuzzStops: however an answer is split, it ends where a search in the whole text ends.
@@ -137,17 +137,17 @@ func FuzzStops(f *testing.F) {
 			before = text[:end]
 		}
 		a, got := &Answer{stops: stops, keep: keep}, ""
-		for rest := text; rest != "" && !a.stopped; {
+		for rest := text; rest != "" && !a.Stopped(); {
 			n := min(len(rest), 1+int(split%7))
 			split = split*6364136223846793005 + 1442695040888963407
 			got += a.add(rest[:n])
 			rest = rest[n:]
 		}
-		if !a.stopped {
+		if !a.Stopped() {
 			got += string(a.held)
 		}
 		require.Equal(t, before, got)
-		require.Equal(t, stopped, a.stopped)
+		require.Equal(t, stopped, a.Stopped())
 	})
 }
 

@@ -503,6 +503,7 @@ func (c *choice) end(event *Event, why model.FinishReason) {
 	c.done, c.finish = true, why
 	if c.text != nil {
 		event.Text += c.text.End()
+		event.Stop = c.text.StopText()
 	}
 	event.Finish = why
 }

@@ -34,8 +34,9 @@ type Event struct {
 	Calls       []structured.Call
 
 	// Finish, if not model.FinishNone, says why the choice ended; it then has no more
-	// events.
+	// events. Stop is the stop text that ended it, empty if none did.
 	Finish model.FinishReason
+	Stop   string
 }
 
 // FinishCalls says that an answer ended with calls of tools, all of them complete.

@@ -23,10 +23,11 @@ type answerEvent struct {
 	text           string // follows the reasoning
 	calls          []structured.Call
 	finish         string // why the choice ends; empty: it goes on
+	stop           string // the stop text that ended it; empty: none did
 }
 
 func newAnswerEvent(prompt int, e engine.Event) answerEvent {
-	return answerEvent{prompt: prompt, choice: e.Choice, token: e.Token, hasToken: e.HasToken, echo: e.Echo, text: e.Text, finish: string(e.Finish),
+	return answerEvent{prompt: prompt, choice: e.Choice, token: e.Token, hasToken: e.HasToken, echo: e.Echo, text: e.Text, finish: string(e.Finish), stop: e.Stop,
 		reasoning: e.Reasoning, inReasoning: e.InReasoning, calls: e.Calls}
 }
 

@@ -14,13 +14,12 @@ import (
 type messageRequest struct {
 	c      *chatRequest
 	stream bool
-	stops  []string
 }
 
 // messageRequest translates a request into a chat; with counting, only its tokens
 // matter.
 func (s *Server) messageRequest(r *http.Request, f *fields, counting bool) (*messageRequest, error) {
-	q := &messageRequest{stream: f.boolean("stream") && !counting, stops: f.texts("stop_sequences", maxStops)}
+	q := &messageRequest{stream: f.boolean("stream") && !counting}
 	refuse(f, "mcp_servers")
 	refuseOfChat(f, "output_config.format")
 	refuseForeign(f, stopNames, "stop_sequences")
@@ -48,8 +47,8 @@ func (s *Server) messageRequest(r *http.Request, f *fields, counting bool) (*mes
 	if n := len(messages); n > 0 && messages[n-1]["role"] == "assistant" {
 		chat["continue_final_message"], chat["add_generation_prompt"] = true, false
 	}
-	if len(q.stops) > 0 {
-		chat["stop"] = q.stops
+	if stops := f.texts("stop_sequences", maxStops); len(stops) > 0 {
+		chat["stop"] = stops
 	}
 	if !counting {
 		if !f.has("max_tokens") {
@@ -75,7 +74,6 @@ func (s *Server) messageRequest(r *http.Request, f *fields, counting bool) (*mes
 	if think != nil && *think && !q.c.v.syntax.Reasons() {
 		return nil, invalid("thinking", "thinking: not supported by the chat template of the model %s", q.c.v.id)
 	}
-	q.c.q.Sampling.YieldEnd = true // distinguishes the end of a turn from a stop sequence
 	return q, nil
 }
 
@@ -223,8 +221,7 @@ type messageFormat struct {
 	q      *messageRequest
 	id     string
 	blocks blocks
-	ids    []int32 // tokens of the answer
-	turn   bool    // the model ended its turn
+	ended  string // the stop sequence that ended it; empty: none did
 }
 
 // stop returns why the answer ended, and at which stop sequence.
@@ -237,20 +234,10 @@ func (a *messageFormat) stop() (reason string, sequence any) {
 		return "max_tokens", nil
 	case called:
 		return "tool_use", nil
-	case a.turn:
-		return "end_turn", nil
+	case a.ended != "":
+		return "stop_sequence", a.ended
 	}
-	// The sequence that is complete first in the text up to the last token ended it.
-	text, first, found := a.q.c.v.tok.Decode(a.ids, true), -1, ""
-	for _, s := range a.q.stops {
-		if i := strings.Index(text, s); i >= 0 && (first < 0 || i+len(s) < first) {
-			first, found = i+len(s), s
-		}
-	}
-	if first < 0 {
-		return "end_turn", nil
-	}
-	return "stop_sequence", found
+	return "end_turn", nil
 }
 
 // usage counts tokens as this API does: those from the cache are not input.
@@ -320,11 +307,7 @@ func (a *messageFormat) begin(out *eventStream) {
 }
 
 func (a *messageFormat) add(_ *eventStream, e *answerEvent) {
-	if e.hasToken {
-		if a.turn = a.q.c.v.m.Ends(e.token.ID, &a.q.c.q.Sampling); !a.turn {
-			a.ids = append(a.ids, e.token.ID)
-		}
-	}
+	a.ended = e.stop
 	a.blocks.add(e)
 }
 

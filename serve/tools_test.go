@@ -271,6 +271,30 @@ func TestCutCalls(t *testing.T) {
 	}
 }
 
+// TestStopSequences: the stop sequence that a message names is the one that was cut off, also
+// if others end at the same place, or if it is a token that is left out of texts.
+func TestStopSequences(t *testing.T) {
+	r := object{"model": "needle/llama", "messages": []object{{"role": "user", "content": "Hello"}}, "seed": 1, "max_tokens": 60}
+	for _, test := range []struct {
+		ts    *testServer
+		more  object
+		stops []string
+		want  string
+	}{
+		{start(t, Options{}, engine.Options{}), object{"structured_outputs": object{"choice": []string{"xabcd"}}}, []string{"c", "bc"}, "bc"},
+		{family(t, "mistral-7b-instruct-v0.3", "[TOOL_CALLS]"), object{"tools": []object{flat(weather, "input_schema")}, "tool_choice": object{"type": "any"}}, []string{"[TOOL_CALLS]"}, "[TOOL_CALLS]"},
+	} {
+		test.more["stop_sequences"] = test.stops
+		for k, v := range r {
+			test.more[k] = v
+		}
+		var a object
+		test.ts.post(t, "/v1/messages", test.more, &a)
+		require.Equal(t, "stop_sequence", a["stop_reason"])
+		require.Equal(t, test.want, a["stop_sequence"])
+	}
+}
+
 // TestTokenizeTools: the tokens of a conversation include its tools, as the chat has them.
 func TestTokenizeTools(t *testing.T) {
 	for _, ts := range []*testServer{start(t, Options{}, engine.Options{}), family(t, likeLlama, llamaTag)} {
