@@ -87,6 +87,8 @@ func TestReasoning(t *testing.T) {
 	with := ts.reasoning(t, ask("Hello", force))
 	require.Equal(t, c.Message.Reasoning, with.Message.Reasoning, "the same reasoning")
 	require.Contains(t, []string{"yes", "no"}, *with.Message.Content)
+	force["structured_outputs"] = object{"choice": []string{"\n  yes"}}
+	require.Equal(t, "\n  yes", *ts.reasoning(t, ask("Hello", force)).Message.Content)
 	delete(force, "structured_outputs")
 	force["tools"], force["tool_choice"] = []object{now}, "required"
 	var called chatAnswer

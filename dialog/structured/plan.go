@@ -79,7 +79,7 @@ type Reader struct {
 
 // NewReader returns a reader of one answer.
 func (p *Plan) NewReader() *Reader {
-	r := &Reader{reasoning: p.o.Reasoning.newReader()}
+	r := &Reader{reasoning: p.o.Reasoning.newReader(!p.o.Format.IsZero())}
 	if p.o.Tools != nil {
 		r.calls = &callReader{t: p.o.Tools}
 	}

@@ -132,12 +132,13 @@ func (m *reasoningMask) rest(ctx context.Context, choice int, answer []int32) ([
 }
 
 // reasoningReader splits an answer into reasoning and text, as it comes, without the white
-// space around the reasoning.
+// space around the reasoning; that of a format, which follows at once, is part of the text.
 type reasoningReader struct {
-	stage  reasoningStage
-	buf    string // still undecided
-	begun  bool   // some of the reasoning has come
-	tokens int    // of the reasoning
+	stage     reasoningStage
+	formatted bool
+	buf       string // still undecided
+	begun     bool   // some of the reasoning has come
+	tokens    int    // of the reasoning
 }
 
 type reasoningStage int
@@ -145,19 +146,21 @@ type reasoningStage int
 const (
 	beforeReasoning reasoningStage = iota // the mark may still come
 	inReasoning
-	afterReasoning // white space is dropped
+	afterReasoning // nothing of the text has come
 	inAnswer
 )
 
-// newReader returns a reader for one choice; nil if answers begin without reasoning.
-func (t *Reasoning) newReader() *reasoningReader {
-	switch {
-	case t == nil:
+// newReader returns a reader for one choice, whose text may have a format; nil if answers begin
+// without reasoning.
+func (t *Reasoning) newReader(formatted bool) *reasoningReader {
+	if t == nil {
 		return nil
-	case t.opened:
-		return &reasoningReader{stage: inReasoning}
 	}
-	return &reasoningReader{}
+	r := &reasoningReader{formatted: formatted}
+	if t.opened {
+		r.stage = inReasoning
+	}
+	return r
 }
 
 // add takes the next piece of the answer; last is set at the end.
@@ -179,7 +182,10 @@ func (r *reasoningReader) add(text string, token, last bool) (reasoning, answer 
 		reasoning = r.reasoning(last)
 	}
 	if r.stage == afterReasoning {
-		if r.buf = strings.TrimLeftFunc(r.buf, unicode.IsSpace); r.buf != "" {
+		if !r.formatted {
+			r.buf = strings.TrimLeftFunc(r.buf, unicode.IsSpace)
+		}
+		if r.buf != "" {
 			r.stage = inAnswer
 		}
 	}

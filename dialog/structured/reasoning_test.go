@@ -13,26 +13,28 @@ import (
 // TestReadThoughts reads answers in every way of cutting them into three pieces.
 func TestReadThoughts(t *testing.T) {
 	for _, test := range []struct {
-		opened                  bool
+		opened, formatted       bool
 		answer, thought, spoken string
 	}{
-		{false, "<think>\nWell. </thin\n\nSo\n</think>\n\nYes. <think>", "Well. </thin\n\nSo", "Yes. <think>"},
-		{false, "\n <think></think>Yes", "", "Yes"},
-		{false, "<think>\n\n</think>\n\nYes\n", "", "Yes\n"},
-		{false, " Yes </think>", "", " Yes </think>"},
-		{false, "<thin", "", "<thin"},
-		{false, "<thinly> </think>", "", "<thinly> </think>"},
-		{false, "<think>a </thi", "a </thi", ""},
-		{false, "<think>a </think>", "a", ""},
-		{true, "\nWell\n</think>\n\nYes", "Well", "Yes"},
-		{true, " a", "a", ""},
-		{true, "</think>b", "", "b"},
-		{false, "", "", ""},
+		{false, false, "<think>\nWell. </thin\n\nSo\n</think>\n\nYes. <think>", "Well. </thin\n\nSo", "Yes. <think>"},
+		{false, false, "\n <think></think>Yes", "", "Yes"},
+		{false, false, "<think>\n\n</think>\n\nYes\n", "", "Yes\n"},
+		{false, false, " Yes </think>", "", " Yes </think>"},
+		{false, false, "<thin", "", "<thin"},
+		{false, false, "<thinly> </think>", "", "<thinly> </think>"},
+		{false, false, "<think>a </thi", "a </thi", ""},
+		{false, false, "<think>a </think>", "a", ""},
+		{true, false, "\nWell\n</think>\n\nYes", "Well", "Yes"},
+		{true, false, " a", "a", ""},
+		{true, false, "</think>b", "", "b"},
+		{false, false, "", "", ""},
+		{true, true, "Well\n</think>\n yes", "Well", "\n yes"},
+		{false, true, "\n<think> Well</think>  ", "Well", "  "},
 	} {
 		n := len(test.answer)
 		for i := range n + 1 {
 			for j := i; j <= n; j++ {
-				r := (&Reasoning{opened: test.opened}).newReader()
+				r := (&Reasoning{opened: test.opened}).newReader(test.formatted)
 				thought, spoken := "", ""
 				for k, piece := range []string{test.answer[:i], test.answer[i:j], test.answer[j:]} {
 					a, b := r.add(piece, true, k == 2)
