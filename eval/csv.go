@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"regexp"
 	"slices"
 	"strconv"
@@ -72,13 +73,11 @@ func csvItem(row map[string]string, name string) (Item, error) {
 		}
 	}
 	for _, column := range []string{"max_new_tokens", "length"} {
-		if s := row[column]; s != "" {
-			n, err := strconv.ParseFloat(s, 64) // pandas writes 128.0 where a column has gaps
-			if err != nil || n != float64(int32(n)) {
-				return Item{}, fmt.Errorf("column %s: found %q, expected a whole number", column, s)
-			}
-			raw[column] = int(n)
+		n, err := cellNumber(row[column])
+		if err != nil {
+			return Item{}, fmt.Errorf("column %s: %w", column, err)
 		}
+		raw[column] = n
 	}
 	text, err := json.Marshal(raw)
 	if err != nil {
@@ -87,12 +86,28 @@ func csvItem(row map[string]string, name string) (Item, error) {
 	return parseItem(text, name, nil)
 }
 
+// gaps are empty cells as pandas writes them.
+var gaps = []string{"", "nan", "NaN", "<NA>", "None"}
+
+// cellNumber reads a whole number, 0 for an empty cell.
+func cellNumber(s string) (int, error) {
+	s = strings.TrimSpace(s)
+	if slices.Contains(gaps, s) {
+		return 0, nil
+	}
+	n, err := strconv.ParseFloat(s, 64) // pandas writes 128.0 where a column has gaps
+	if err != nil || !(math.Abs(n) <= math.MaxInt32 && n == math.Trunc(n)) {
+		return 0, fmt.Errorf("found %q, expected a whole number", s)
+	}
+	return int(n), nil
+}
+
 // cellList reads the list of strings in a cell of a table, in JSON's or
 // Python's notation or as one plain string. It is nil for an empty cell.
 func cellList(s string) ([]string, error) {
 	trimmed := strings.TrimSpace(s)
 	switch {
-	case slices.Contains([]string{"", "nan", "NaN", "<NA>", "None"}, trimmed): // as pandas writes gaps
+	case slices.Contains(gaps, trimmed):
 		return nil, nil
 	case !strings.HasPrefix(trimmed, "["):
 		return []string{s}, plain(s)

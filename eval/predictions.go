@@ -23,7 +23,7 @@ import (
 //   - files of answers of a [Log], with or without the first line;
 //   - predictions.csv of kvpress, whose folder name gives press and ratio;
 //   - RULER's <task>.jsonl with pred and outputs;
-//   - LongBench's <dataset>.jsonl with pred and answers.
+//   - LongBench's <dataset>.jsonl with pred and answers, LongBench-E's in a folder pred_e.
 func ReadPredictions(r io.Reader, name string) ([]Answer, error) {
 	var answers []Answer
 	var err error
@@ -101,8 +101,11 @@ func kvpressPredictions(r io.Reader, name string) ([]Answer, error) {
 		if infiniteTasks[a.Task] != nil && a.Classes == nil {
 			a.Classes = askedOptions(row["question"])
 		}
-		if n, err := strconv.ParseFloat(row["length"], 64); err == nil {
-			a.Length = int(n)
+		if a.Length, err = cellNumber(row["length"]); err != nil {
+			return fmt.Errorf("column length: %w", err)
+		}
+		if err := a.complete(); err != nil {
+			return err
 		}
 		a.Rescore(scoring.Options{})
 		answers = append(answers, a)
@@ -121,7 +124,15 @@ func linePredictions(r io.Reader, name string) ([]Answer, error) {
 	if err := scoring.CheckTask(task); err != nil {
 		return nil, err
 	}
+	if filepath.Base(filepath.Dir(filepath.Dir(name))) == "pred_e" && isLongBench(task) { // pred_e/<model>/<dataset>.jsonl
+		task = base(task) + "_e"
+	}
 	var answers []Answer
+	type key struct {
+		task string
+		outcomeKey
+	}
+	seen := map[key]bool{}
 	own := false
 	for lines, line := bufio.NewReader(r), 1; ; line++ {
 		text, err := readLine(lines, maxLine)
@@ -158,6 +169,11 @@ func linePredictions(r io.Reader, name string) ([]Answer, error) {
 			if err := raw.Answer.check(); err != nil {
 				return nil, fmt.Errorf("line %d: %w", line, err)
 			}
+			k := key{raw.Task, raw.of()}
+			if own && seen[k] { // two runs have written it: the first counts, as when a run goes on
+				continue
+			}
+			seen[k] = true
 			answers = append(answers, raw.Answer)
 			continue
 		case raw.Format != "":
@@ -178,9 +194,24 @@ func linePredictions(r io.Reader, name string) ([]Answer, error) {
 		if err := scoring.CheckTask(raw.Task); err != nil {
 			return nil, fmt.Errorf("line %d: %w", line, err)
 		}
+		if err := a.complete(); err != nil {
+			return nil, fmt.Errorf("line %d: %w", line, err)
+		}
 		a.Rescore(scoring.Options{})
 		answers = append(answers, a)
 	}
+}
+
+// complete returns an error if a prediction from elsewhere lacks what its measure needs.
+func (a *Answer) complete() error {
+	d, extended := scoring.LongBench(a.Task)
+	switch {
+	case d != nil && d.Match == scoring.MatchClassification && len(a.Classes) == 0:
+		return fmt.Errorf("no \"all_classes\": expected the classes of task %s", a.Task)
+	case extended && a.Length <= 0:
+		return fmt.Errorf("length %d: expected the number of words, by which the results of task %s are grouped", a.Length, a.Task)
+	}
+	return nil
 }
 
 // readLine reads a line with its line break. A line that exceeds most bytes by more

@@ -39,11 +39,19 @@ func TestReadPredictions(t *testing.T) {
 	got = read("pred/my-model/trec.jsonl", `{"pred":"x","answers":["Place"],"all_classes":["Place"],"length":5}`)
 	assert.Equal(t, []Answer{{Line: 1, Task: "trec", Method: "my-model", Prediction: "x", References: []string{"Place"}, Classes: []string{"Place"}, Length: 5}}, got)
 
+	// LongBench-E's folder alone says that it is.
+	got = read("pred_e/my-model/qasper.jsonl", `{"pred":"x","answers":["x"],"all_classes":null,"length":5000}`)
+	assert.Equal(t, [2]any{"qasper_e", "qasper_e 4-8k"}, [2]any{got[0].Task, Summarize(got)[1].Task})
+	got = read("p.csv", "task,answer,length,predicted_answer\nvt,x,nan,x\n")
+	assert.Zero(t, got[0].Length, "a gap")
+
 	// Our own; the last line is still being written.
 	line, err := json.Marshal(Answer{Item: 3, Task: "t", Method: "full", Prediction: "p", References: []string{"r"}, Score: 0.5})
 	require.NoError(t, err)
 	got = read("a.jsonl", `{"format":"lukv answers 2","settings_hash":"x","settings":{}}`+"\n"+string(line)+"\n"+string(line[:20]))
 	require.Len(t, got, 1)
+	got = read("a.jsonl", `{"format":"lukv answers 2","settings_hash":"x","settings":{}}`+"\n"+string(line)+"\n"+string(line)+"\n")
+	require.Len(t, got, 1, "an answer that two runs have written")
 	assert.Equal(t, 3, got[0].Item)
 	assert.Equal(t, 0.5, got[0].Score)
 }
@@ -59,6 +67,12 @@ func TestReadPredictionsErrors(t *testing.T) {
 		{"p.csv", "answer,predicted_answer\n[null],z\n", "no quoted string"},
 		{"p.csv", "predicted_answer\nz\n", "no answers"},
 		{"p.csv", "a,b\n1\n", "wrong number of fields"},
+		{"longbench__trec__m__s__0.50/p.csv", "answers,predicted_answer\n['x'],x\n", "expected the classes of task trec"},
+		{"p.csv", "task,answer,length,predicted_answer\nvt,x,1e300,x\n", `line 2: column length: found "1e300", expected a whole number`},
+		{"p.csv", "task,answer,length,predicted_answer\nvt,x,many,x\n", `found "many", expected a whole number`},
+		{"p.csv", "task,answer,length,predicted_answer\nqasper-e,x,nan,x\n", "length 0: expected the number of words"},
+		{"pred/m/trec.jsonl", `{"pred":"a","answers":["a"],"all_classes":null}`, "line 1: no \"all_classes\": expected the classes of task trec"},
+		{"pred_e/m/qasper.jsonl", `{"pred":"a","answers":["a"]}`, "length 0: expected the number of words"},
 		{"p.jsonl", "", "no predictions"},
 		{"p.jsonl", "{}\n", `no "pred"`},
 		{"p.jsonl", `{"pred":"a"}`, `no "outputs" or "answers"`},
