@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"math"
@@ -458,9 +457,7 @@ func parseDecode(text string) (lukv.DecodeConfig, error) {
 	if text == "" {
 		return c, nil
 	}
-	d := json.NewDecoder(strings.NewReader(text))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&c); err != nil {
+	if err := c.UnmarshalJSON([]byte(text)); err != nil {
 		return c, usage("--decode: %w", err)
 	}
 	if _, err := c.WithDefaults(); err != nil {

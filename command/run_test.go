@@ -220,6 +220,7 @@ func TestRunRefuses(t *testing.T) {
 		"--profile", filepath.Join(dir, "none.profile"), s.Question)
 	fails(t, exitUsage, `lukv profile builtin --metric '{"name":"snapkv`, "run", "builtin", "-c", path, "--ratio", "0.5",
 		"--allocator", "lukv", "--metric", `{"name":"snapkv","window":16}`, s.Question)
+	fails(t, exitUsage, "found 'm' after the value, expected the end", "run", "builtin", "-c", path, "--decode", `{"mode":"h2o"} more`, s.Question)
 	holds(t, dir, "unknown")
 
 	o := interrupted(t, "model ready", 1, "run", "builtin", "-v", "-c", path, "--save", save, s.Question)

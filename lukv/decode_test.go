@@ -95,6 +95,8 @@ func TestDecodeConfigErrors(t *testing.T) {
 		`{"mode":"streaming","sinks":2147483648}`:             "2147483648",
 		`{"mode":"h2o","heavy":2,"metric":{"name":"h2o"}}`:    "expected none beside a metric",
 		`{"mode":"h2o","heavy":"2"}`:                          "heavy: found string",
+		`{"mode":2}`:                                          "compression: mode: found number, expected a string",
+		`{"mode":"h2o","mode":"tova"}`:                        `key "mode" occurs twice`,
 	} {
 		var c DecodeConfig
 		require.ErrorContains(t, json.Unmarshal([]byte(in), &c), want, in)

@@ -66,7 +66,7 @@ func TestPolicyErrors(t *testing.T) {
 		`{"decode":{"mode":"sometimes"}}`:              "mode",
 		`{} {}`:                                        "after top-level value",
 		`[]`:                                           "cannot unmarshal",
-		``:                                             "EOF",
+		``:                                             "found the end of the text",
 	} {
 		_, err := ParsePolicy([]byte(text))
 		require.Error(t, err, text)

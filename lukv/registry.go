@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"reflect"
 	"slices"
 	"strings"
@@ -232,7 +231,8 @@ func (e *registered[T]) preset(raw json.RawMessage) ([]byte, error) {
 func parameterError(err error) error {
 	var wrong *json.UnmarshalTypeError
 	if errors.As(err, &wrong) && wrong.Field != "" {
-		return fmt.Errorf("%s: found %s, expected %s", wrong.Field, wrong.Value, jsonKind(wrong.Type))
+		name := strings.TrimPrefix(wrong.Field, "fields.") // those of DecodeConfig are embedded
+		return fmt.Errorf("%s: found %s, expected %s", name, wrong.Value, jsonKind(wrong.Type))
 	}
 	return err
 }
@@ -359,8 +359,11 @@ func joinMembers(members []member) []byte {
 	return append(out, '}')
 }
 
-// decodeStrict reads one JSON value without unknown fields or trailing text.
+// decodeStrict reads one JSON value without unknown or repeated fields or trailing text.
 func decodeStrict(data []byte, v any) error {
+	if err := strictjson.Check(data, maxNesting+2); err != nil { // a metric in decode in a policy
+		return err
+	}
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(v); err != nil {
@@ -368,9 +371,6 @@ func decodeStrict(data []byte, v any) error {
 			return errors.New("unknown" + text)
 		}
 		return parameterError(err)
-	}
-	if _, err := dec.Token(); err != io.EOF {
-		return fmt.Errorf("found more text after the value")
 	}
 	return nil
 }
