@@ -656,6 +656,9 @@ func (f *samplingFlags) sampling(m *model.Model) (model.Sampling, error) {
 	if f.TopP != nil && *f.TopP == 0 { // elsewhere it means the most likely token, or all tokens
 		return s, usage("--top-p: found 0, expected more than 0 and at most 1; --temperature 0 takes the most likely token")
 	}
+	if f.RepetitionPenalty != nil && *f.RepetitionPenalty == 0 { // in the library it means none
+		return s, usage("--repetition-penalty: found 0, expected more than 0; 1 is no penalty")
+	}
 	restricted := f.TopK != nil && *f.TopK > 0 || f.TopP != nil && *f.TopP < 1 || f.MinP != nil && *f.MinP > 0
 	if f.Temperature == nil && s.Temperature == 0 && restricted {
 		s.Temperature = 1 // restricting the draw implies drawing

@@ -294,6 +294,7 @@ func TestImpliedDrawing(t *testing.T) {
 		assert.Equal(t, 0.5, temperature(arg, "--temperature=0.5"), arg)
 	}
 	fails(t, exitUsage, "--top-p: found 0", "run", "builtin", "--top-p=0", "x")
+	fails(t, exitUsage, "--repetition-penalty: found 0", "run", "builtin", "--repetition-penalty=0", "x")
 }
 
 // TestNoteText: a document that is no text is read, with a note.
