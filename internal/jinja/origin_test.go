@@ -81,11 +81,17 @@ func TestOriginLetters(t *testing.T) {
 		for _, s := range rapid.SliceOfN(rapid.SampledFrom(steps), 0, 6).Draw(t, "steps") {
 			source = "(" + source + s + ")"
 		}
-		result, err := render("{{ "+source+" }}", object{"p", text.Draw(t, "p"), "q", text.Draw(t, "q")}, Limits{})
+		p, q := text.Draw(t, "p"), text.Draw(t, "q")
+		result, err := render("{{ "+source+" }}", object{"p", p, "q", q}, Limits{})
 		if err != nil {
 			t.Fatalf("%s: %v", source, err)
 		}
 		marked(t, result)
+		// Escapes add letters of their own.
+		escaped := strings.ContainsAny(p+q, `'"<`) && (strings.Contains(source, "|e") || strings.Contains(source, "|safe"))
+		if escaped || strings.Contains(source, "tojson") || strings.Contains(source, "string") {
+			return
+		}
 		inData := make([]bool, len(result.Text))
 		for _, d := range result.Data {
 			for i := d.Start; i < d.End; i++ {
@@ -93,9 +99,6 @@ func TestOriginLetters(t *testing.T) {
 			}
 		}
 		for i, c := range strings.ToLower(result.Text) {
-			if strings.Contains(source, "tojson") || strings.Contains(source, "string") || strings.Contains(source, "|e") {
-				break // escapes add letters of their own
-			}
 			if 'a' <= c && c <= 'm' && inData[i] || 'n' <= c && c <= 'z' && !inData[i] {
 				t.Fatalf("%s: byte %d of %q has the wrong mark: %v", source, i, result.Text, result.Data)
 			}
