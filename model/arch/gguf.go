@@ -314,6 +314,9 @@ func (c *Config) Differs(d *Config) string {
 			return x.name + insteadOf(x.b, x.a)
 		}
 	}
+	if c.Scalars.embedScale != 0 && c.Scalars.embedRounded != d.Scalars.embedRounded {
+		return "rounding of the scale of embeddings"
+	}
 	plans := d.Plans()
 	for at, p := range c.Plans() {
 		if name, values := p.differs(&plans[at], c.MaxPositions); name != "" {

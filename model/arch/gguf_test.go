@@ -1,9 +1,15 @@
 package arch
 
 import (
+	"reflect"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/gguf"
+	"github.com/lukv/lukv/gguf/checkpoint"
 )
 
 // TestDiffers: each setting that changes what a network computes is a difference, which is
@@ -75,4 +81,76 @@ func TestDiffers(t *testing.T) {
 func TestGGUFKeysUnknown(t *testing.T) {
 	_, _, _, err := (&Config{Arch: "x"}).GGUFKeys()
 	require.ErrorIs(t, err, ErrUnsupported)
+}
+
+// TestFamiliesHaveReaders: what a family's GGUF files are called is known to the package that
+// reads them.
+func TestFamiliesHaveReaders(t *testing.T) {
+	for _, f := range families {
+		file, err := gguf.Preview([]gguf.Pair{{Key: "general.architecture", Value: f.gguf}}, nil)
+		require.NoError(t, err)
+		_, err = checkpoint.Files(file, checkpoint.Options{})
+		require.Error(t, err, "there are no tensors")
+		require.NotErrorIs(t, err, ErrUnsupported, f.arch)
+	}
+}
+
+// TestEveryFieldCounts: whatever a plan and the scalars say of what a network computes changes
+// the model's identity, and is a difference.
+func TestEveryFieldCounts(t *testing.T) {
+	parse := func() *Config {
+		c, err := Parse(withKeys(map[string]any{
+			"model_type": "qwen2_moe", "num_key_value_heads": 4, "num_experts": 4, "num_experts_per_tok": 2, "shared_expert_intermediate_size": 8,
+		}))
+		require.NoError(t, err)
+		c.Scalars.embedScale = 2
+		return c
+	}
+	identity := func(c *Config) string {
+		var b strings.Builder
+		c.WriteIdentity(&b)
+		return b.String()
+	}
+	base := parse()
+	inWeights := []string{"qkvBias", "outBias", "bias"} // the identity lists the tensors, too
+	checks := 0
+	var each func(path string, pick func(c *Config) reflect.Value)
+	each = func(path string, pick func(c *Config) reflect.Value) {
+		typ := pick(base).Type()
+		for i := range typ.NumField() {
+			name := typ.Field(i).Name
+			pick := func(c *Config) reflect.Value {
+				f := pick(c).Field(i)
+				return reflect.NewAt(f.Type(), f.Addr().UnsafePointer()).Elem()
+			}
+			if typ.Field(i).Type.Kind() == reflect.Struct {
+				each(path+name+".", pick)
+				continue
+			}
+			c := parse()
+			switch f := pick(c); f.Kind() {
+			case reflect.Bool:
+				f.SetBool(!f.Bool())
+			case reflect.Int:
+				f.SetInt(f.Int() + 1)
+			case reflect.Uint8:
+				f.SetUint(f.Uint() + 1)
+			case reflect.Float32, reflect.Float64:
+				f.SetFloat(f.Float() + 0.5)
+			default:
+				require.Equal(t, "Order", name, "made of the rotation")
+				continue
+			}
+			if name != "NormOffset" { // weights may hold it
+				require.NotEmpty(t, base.Differs(c), path+name)
+			}
+			if !slices.Contains(inWeights, name) {
+				require.NotEqual(t, identity(base), identity(c), path+name)
+			}
+			checks++
+		}
+	}
+	each("plan.", func(c *Config) reflect.Value { return reflect.ValueOf(&c.plan[1]).Elem() })
+	each("scalars.", func(c *Config) reflect.Value { return reflect.ValueOf(&c.Scalars).Elem() })
+	require.Greater(t, checks, 15)
 }
