@@ -39,7 +39,7 @@ func (s *Session) cannotDraft() string {
 	switch {
 	case s.comp != nil && s.comp.decode != nil:
 		return fmt.Sprintf("compression while decoding (%s) looks at every token before the next is known", s.comp.plan.Decoding().Config().Metric.Name)
-	case s.m.dynamicRope():
+	case s.m.net.Dynamic():
 		return "dynamic rope scaling rotates a token by the length of the sequence when it is fed"
 	}
 	return ""

@@ -291,7 +291,7 @@ func (ob *Observation) gram(layer, h int) (*lukv.OutputGram, error) {
 		for i := range m.cfg.Hidden {
 			row = row[:0]
 			for g := range group {
-				part = m.outputRows(layer, h*group+g, i, i+1, part)
+				part = m.net.OutputRows(layer, h*group+g, i, i+1, part)
 				row = append(row, part...)
 			}
 			gram.Add(row)

@@ -97,7 +97,7 @@ func TestAnswerOutputErrors(t *testing.T) {
 			counts := []int{3, 11, T}
 			for i, n := range counts {
 				kept := order[:n]
-				e := &exactModel{cfg: m.cfg, rope: m.ropes[0], w: m.weights, mats: map[*byte][]float64{}}
+				e := &exactModel{cfg: m.cfg, rope: m.net.Ropes[0], w: m.weights, mats: map[*byte][]float64{}}
 				e.reset()
 				x := &exactErrors{e: e, context: T, sums: map[[2]int]float64{}, kept: func(_, _, j int) bool { return slices.Contains(kept, int32(j)) }}
 				e.saw = x.saw
@@ -256,7 +256,7 @@ func TestRetrieved(t *testing.T) {
 		require.NoError(t, err)
 		defer a.Close()
 
-		e := &exactModel{cfg: c, rope: m.ropes[0], w: m.weights, mats: map[*byte][]float64{}}
+		e := &exactModel{cfg: c, rope: m.net.Ropes[0], w: m.weights, mats: map[*byte][]float64{}}
 		e.reset()
 		counts := false
 		queries := make([][][]float64, c.Layers) // [L][steps]

@@ -3,12 +3,10 @@ package model
 import (
 	"cmp"
 	"fmt"
-	"math"
 
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/kvcache"
 	"github.com/lukv/lukv/lukv"
-	"github.com/lukv/lukv/model/weights"
 	"github.com/lukv/lukv/tensor"
 )
 
@@ -53,47 +51,6 @@ func checkCacheType(p *lukv.Policy, o *SessionOptions) error {
 	return err
 }
 
-// largeKeyBias is the magnitude of a bias of the key projection from which on a layer's keys are
-// cached in bf16 where others are integers. Such a bias is added to every key: it sets the scale
-// of the whole row, and the part that differs from key to key is lost. In Qwen2 and Qwen2.5
-// the first and last layers have biases in the hundreds, where elsewhere they are small.
-const largeKeyBias = 50
-
-// wideKeys returns the layers whose keys a cache with keys of a type holds in bf16, nil for none.
-func (m *Model) wideKeys(keys tensor.Type) []bool {
-	l := kernels.PageLayout{Type: keys}
-	if _, ok := l.IntKeys(); !ok {
-		return nil
-	}
-	return m.wide
-}
-
-// findLargeBiases returns the layers with a large bias of keys, nil if there are none.
-func findLargeBiases(layers []weights.Layer) []bool {
-	var wide []bool
-	for at := range layers {
-		if largestElement(layers[at].KBias) < largeKeyBias {
-			continue
-		}
-		if wide == nil {
-			wide = make([]bool, len(layers))
-		}
-		wide[at] = true
-	}
-	return wide
-}
-
-func largestElement(t tensor.Tensor) float64 {
-	if t.Data == nil {
-		return 0
-	}
-	most := 0.0
-	for _, x := range t.Float32s(nil) {
-		most = max(most, math.Abs(float64(x)))
-	}
-	return most
-}
-
 // entryBytes returns the size of a key and a value, scales included; if it differs between
 // layers, the mean over ragged ones, rounded up.
 func (m *Model) entryBytes(o *SessionOptions) int {
@@ -118,15 +75,13 @@ func (s *Session) cacheOptions() kvcache.Options { return s.m.cacheOptions(&s.op
 func (m *Model) cacheOptions(o *SessionOptions, evicts bool) kvcache.Options {
 	c := m.cfg
 	return kvcache.Options{
-		Layers: c.Layers, KVHeads: c.KVHeads, HeadDim: c.HeadDim, CPU: &m.cpu,
-		Type: o.CacheType, Values: o.CacheValues, WideKeys: m.wideKeys(o.CacheType),
+		Layers: c.Layers, KVHeads: c.KVHeads, HeadDim: c.HeadDim, CPU: &m.net.CPU,
+		Type: o.CacheType, Values: o.CacheValues, WideKeys: m.net.WideKeys(o.CacheType),
 		PageEntries: o.PageEntries, HugePages: o.HugePages && !evicts,
 		Windows: c.Windows, MaxBytes: o.MaxCacheBytes, Account: m.memory,
 		Device: m.Device(), DeviceLayers: m.DeviceLayers(),
 	}
 }
-
-func (s *Session) attentionInBF16() bool { return s.m.attentionInBF16(s.opts.CacheType) }
 
 // page returns the layout of the cache's pages, those of layers without wide keys.
 func (s *Session) page() kernels.PageLayout {

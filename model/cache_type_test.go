@@ -102,7 +102,7 @@ func TestLargeKeyBiases(t *testing.T) {
 	m, err := New(cfg, w, WithPrecision(PrecisionF32))
 	require.NoError(t, err)
 	defer m.Close()
-	require.Equal(t, []bool{false, true, false}, m.wide)
+	require.Equal(t, []bool{false, true, false}, m.net.Wide)
 
 	prompt, steps := randomTokens(200, 97, 1), randomTokens(8, 97, 2)
 	run := func(o SessionOptions) []float32 {
@@ -115,7 +115,7 @@ func TestLargeKeyBiases(t *testing.T) {
 	}
 	want := run(SessionOptions{})
 	wide := rootMeanSquare(want, run(SessionOptions{CacheType: tensor.I8}))
-	m.wide = nil
+	m.net.Wide = nil
 	narrow := rootMeanSquare(want, run(SessionOptions{CacheType: tensor.I8}))
 	t.Logf("error of logits: %.2g with bf16 keys, %.2g without", wide, narrow)
 	assert.Less(t, 4*wide, narrow)

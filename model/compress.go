@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model/internal/forward"
 )
 
 // Compress compresses the entries of a span of tokens that the session holds: a
@@ -99,7 +100,7 @@ func (s *Session) choose(ctx context.Context, span Span, comp *compression) ([][
 	}
 	defer s.m.runs.put(r)
 	err = s.m.weights.Reading(func() error {
-		defer r.watchContext(ctx)()
+		defer r.WatchContext(ctx)()
 		if err := f.replay(ctx, r, job, first, s); err != nil {
 			return err
 		}
@@ -155,22 +156,18 @@ func (s *Session) rewindForReplay(j *layerCompressor) (first int, err error) {
 // of, for a job, and gives up each layer when it is done.
 func (s *Session) replay(ctx context.Context, r *run, j *layerCompressor, first int, of *Session) error {
 	tokens := j.tokens[first-j.start:]
-	var x *stream
+	var x *forward.Stream
 	if len(tokens) > 0 {
 		var err error
 		if x, err = r.newStream(tokens); err != nil {
 			return err
 		}
-		defer x.close()
+		defer x.Close()
 	}
 	if err := j.embed(r); err != nil {
 		return err
 	}
-	defer func() {
-		if r.host != nil {
-			r.host.x = nil
-		}
-	}()
+	defer r.Release()
 	for at := range s.m.cfg.Layers {
 		w, err := j.watch(r, at)
 		if err != nil {
@@ -180,7 +177,7 @@ func (s *Session) replay(ctx context.Context, r *run, j *layerCompressor, first 
 			n := min(s.opts.ChunkTokens, len(tokens)-from)
 			r.reset()
 			r.add(s, from, n, j.end(), w)
-			if err := r.forwardLayer(ctx, at, x, from); err != nil {
+			if err := r.ForwardLayer(ctx, at, x, from); err != nil {
 				return err
 			}
 			from += n
@@ -207,7 +204,7 @@ func (s *Session) replay(ctx context.Context, r *run, j *layerCompressor, first 
 
 // dropEvicted removes from a layer that tokens have passed through again what the
 // forked session has evicted there.
-func (s *Session) dropEvicted(at int, w *watcher, of *Session) error {
+func (s *Session) dropEvicted(at int, w *forward.Watcher, of *Session) error {
 	for h := range s.m.cfg.KVHeads {
 		positions, held := s.cache.Positions(at, h, nil), of.cache.Positions(at, h, nil)
 		stay := make([]int32, 0, len(positions))
@@ -222,8 +219,8 @@ func (s *Session) dropEvicted(at int, w *watcher, of *Session) error {
 		if err := s.cache.Keep(at, h, stay); err != nil {
 			return err
 		}
-		if w != nil && w.sums != nil {
-			w.sums.Compact(h, stay)
+		if w != nil && w.Sums != nil {
+			w.Sums.Compact(h, stay)
 		}
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 
 	"github.com/lukv/lukv/kvcache"
 	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model/internal/forward"
 )
 
 // compression is the policy of one session, resolved against its model, and
@@ -19,7 +20,7 @@ type compression struct {
 	m      *Model
 	plan   *lukv.Compiled      // shared by forks
 	decode []*lukv.DecodeLayer // nil unless the cache is compressed while decoding
-	watch  watcher             // of decode passes
+	watch  forward.Watcher     // of decode passes
 	kept   [][][]int32         // [L] slots that a pass leaves in each head, nil: all
 	at     int                 // index in kept of the layer to cut next
 	head   int                 // the same for its heads
@@ -59,7 +60,7 @@ func newCompression(m *Model, o SessionOptions) (*compression, error) {
 	}
 	comp := &compression{m: m, plan: plan, memory: &lukv.Scratch{Scores: true, Heap: true}}
 	if plan.Rerotates() {
-		if plan.Policy().Allocator.Name != "uniform" || shape.Excluded != nil || m.dynamicRope() {
+		if plan.Policy().Allocator.Name != "uniform" || shape.Excluded != nil || m.net.Dynamic() {
 			return nil, errors.New("compression: renumbering positions works with the uniform allocator, without sliding windows and without dynamic rope scaling only")
 		}
 		comp.renumber = true
@@ -159,7 +160,7 @@ func (c *compression) demand(start, T int) lukv.Demand {
 
 // watchDecode returns the watcher for a pass over all layers, nil if there is nothing
 // to watch. prefill says that the pass is the first prefill.
-func (c *compression) watchDecode(s *Session, prefill bool) *watcher {
+func (c *compression) watchDecode(s *Session, prefill bool) *forward.Watcher {
 	var p *oracleRecorder
 	if !prefill {
 		p = s.recorder
@@ -168,10 +169,17 @@ func (c *compression) watchDecode(s *Session, prefill bool) *watcher {
 		if p == nil && s.answer == nil {
 			return nil
 		}
-		return &watcher{s: s, recorder: p, answer: s.answer}
+		w := &forward.Watcher{Answer: s.answer}
+		if p != nil {
+			w.Recorder = p
+		}
+		return w
 	}
 	w := &c.watch
-	w.s, w.decode, w.record, w.prefill, w.recorder = s, c.decode, c.plan.Decoding().Needs(), prefill, p
+	w.Decode, w.Record, w.Prefill, w.Recorder = c.decode, c.plan.Decoding().Needs(), prefill, nil
+	if p != nil {
+		w.Recorder = p
+	}
 	return w
 }
 
@@ -322,7 +330,7 @@ func (c *compression) decodeView(s *Session, at, next int) *lukv.Layer {
 	l := v.layer
 	l.NextPosition, l.GuaranteedBudget, l.Ratio = next, 0, 0
 	l.Scratch = c.memory
-	if r := s.m.ropeOf(at); r.Dynamic() {
+	if r := s.m.net.Rope(at); r.Dynamic() {
 		l.InvFreq = r.InvFreq(next)
 	}
 	s.lengths(l, v.lens)
@@ -339,15 +347,15 @@ func (s *Session) layerView(at, next int) *lukv.Layer {
 		Values: func(h, lo, hi int, dst []float32) []float32 {
 			return s.cache.Values(at, h, lo, hi, dst)
 		},
-		Output:       func(q, lo, hi int, dst []float32) []float32 { return m.outputRows(at, q, lo, hi, dst) },
+		Output:       func(q, lo, hi int, dst []float32) []float32 { return m.net.OutputRows(at, q, lo, hi, dst) },
 		OutputDim:    cfg.Hidden,
 		Positions:    func(h int) []int32 { return s.cache.Positions(at, h, nil) },
 		NextPosition: next,
-		InvFreq:      m.ropeOf(at).InvFreq(next), RopeScale: m.ropeOf(at).AttentionFactor(),
-		ScoreCap: m.plan[at].ScoreCap,
-		CPU:      m.cpu, Parallel: m.Parallel,
+		InvFreq:      m.net.Rope(at).InvFreq(next), RopeScale: m.net.Rope(at).AttentionFactor(),
+		ScoreCap: m.net.Plan[at].ScoreCap,
+		CPU:      m.net.CPU, Parallel: m.Parallel,
 	}
-	if p := &m.plan[at]; p.ScoreScale != 1/math.Sqrt(float64(cfg.HeadDim)) {
+	if p := &m.net.Plan[at]; p.ScoreScale != 1/math.Sqrt(float64(cfg.HeadDim)) {
 		l.ScoreScale = p.ScoreScale
 	}
 	s.lengths(l, make([]int, cfg.KVHeads))
@@ -365,17 +373,6 @@ func (s *Session) lengths(l *lukv.Layer, lens []int) {
 			l.Lens = lens
 		}
 	}
-}
-
-// outputRows widens the part of rows [lo,hi) of a layer's output projection that
-// reads query head q into dst, [hi-lo][HeadDim].
-func (m *Model) outputRows(at, q, lo, hi int, dst []float32) []float32 {
-	w, d := &m.layers[at].out[0].w, m.cfg.HeadDim
-	dst = slices.Grow(dst[:0], (hi-lo)*d)[:(hi-lo)*d]
-	for i := lo; i < hi; i++ {
-		m.cpu.WidenRow(dst[(i-lo)*d:(i-lo+1)*d], w, i, q*d)
-	}
-	return dst
 }
 
 // spanCompression resolves a policy that compresses a span of the session.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model/internal/forward"
 )
 
 // collect returns a watcher that keeps what metrics with the given needs and
@@ -16,58 +17,68 @@ import (
 // is set. last, which may be nil, is the watcher of an earlier layer for the same
 // metric that is no longer needed: the new one reuses its memory. The queries of a
 // window are in scratch, if there is one.
-func (r *run) collect(s *Session, at, end int, needs lukv.Needs, share int, metrics []lukv.Metric, hostWindow int, device bool, last *watcher, scratch *lukv.Scratch) (*watcher, error) {
+func (r *run) collect(s *Session, at, end int, needs lukv.Needs, share int, metrics []lukv.Metric, hostWindow int, device bool, last *forward.Watcher, scratch *lukv.Scratch) (*forward.Watcher, error) {
 	c := r.m.cfg
-	w := &watcher{s: s}
-	if last == nil || r.m.acc != nil {
-		last = new(watcher)
+	w := new(forward.Watcher)
+	if last == nil || r.m.net.Device != nil {
+		last = new(forward.Watcher)
 	}
-	w.softmax, last.softmax = last.softmax, nil
+	w.Reuse(last)
 	if device {
 		var err error
-		if w.device, err = r.deviceWatch(at, end, &needs, share, metrics); err != nil {
+		if w.Device, err = r.DeviceWatch(at, end, &needs, share, metrics); err != nil {
 			return nil, err
 		}
 	}
 	needs.Window = max(needs.Window, hostWindow)
-	w.tail = end - needs.Window
+	w.Tail = end - needs.Window
 	if needs.Stats {
-		if w.stats = last.stats; w.stats != nil {
-			w.stats.Reset()
+		if w.Stats = last.Stats; w.Stats != nil {
+			w.Stats.Reset()
 		} else {
-			w.stats = lukv.NewQueryStats(c.Heads, c.HeadDim, needs.StatsSkip, needs.Covariance, r.m.cpu)
+			w.Stats = lukv.NewQueryStats(c.Heads, c.HeadDim, needs.StatsSkip, needs.Covariance, r.m.net.CPU)
 			if needs.ChannelNorms {
-				w.stats.KeepChannelNorms()
+				w.Stats.KeepChannelNorms()
 			}
 		}
 	}
 	if needs.Window > 0 {
-		if w.window = last.window; w.window != nil && w.window.Cap() == needs.Window {
-			w.window.Trim(0)
+		if w.Window = last.Window; w.Window != nil && w.Window.Cap() == needs.Window {
+			w.Window.Trim(0)
 		} else {
-			w.window = scratch.QueryWindow(c.Heads, c.HeadDim, needs.Window)
+			w.Window = scratch.QueryWindow(c.Heads, c.HeadDim, needs.Window)
 		}
 	}
 	if needs.Hidden > 0 {
 		n := needs.Hidden * c.Hidden
-		if w.hidden = last.hidden; w.hidden == nil || len(w.hidden.Rows) != n {
-			w.hidden = &lukv.HiddenStates{Dim: c.Hidden, Rows: make([]float32, n)}
+		if w.Hidden = last.Hidden; w.Hidden == nil || len(w.Hidden.Rows) != n {
+			w.Hidden = &lukv.HiddenStates{Dim: c.Hidden, Rows: make([]float32, n)}
 		}
-		w.hidden.From = end - needs.Hidden
+		w.Hidden.From = end - needs.Hidden
 	}
 	if needs.ColumnSums {
-		if w.sums = last.sums; w.sums == nil {
-			w.sums = lukv.NewColumnSums(c.Heads, c.KVHeads, 1)
-			w.sums.Reserve(end)
+		if w.Sums = last.Sums; w.Sums == nil {
+			w.Sums = lukv.NewColumnSums(c.Heads, c.KVHeads, 1)
+			w.Sums.Reserve(end)
 		}
 		for h := range c.KVHeads {
-			w.sums.Truncate(h, 0)
+			w.Sums.Truncate(h, 0)
 		}
 	}
-	if w.stats == nil && w.window == nil && w.sums == nil && w.hidden == nil && w.device == nil {
+	if w.Stats == nil && w.Window == nil && w.Sums == nil && w.Hidden == nil && w.Device == nil {
 		return nil, nil
 	}
 	return w, nil
+}
+
+// withRepeats returns a watcher, a new one if it is nil, with a repetition's scores of the
+// layer.
+func withRepeats(w *forward.Watcher, repeats *lukv.RepeatScores) *forward.Watcher {
+	if w == nil {
+		w = new(forward.Watcher)
+	}
+	w.Repeats = repeats
+	return w
 }
 
 // layerCompressor compresses a span of tokens at the end of a session's cache, layer by
@@ -87,12 +98,12 @@ type layerCompressor struct {
 	budgets    [][]int       // [L][K], if they are known beforehand
 	scores     []lukv.Scores // [L], if they are needed later
 	r          *run          // computes the layers
-	w          *watcher
-	last       *watcher      // of the previous layer, for its memory
-	scratch    *lukv.Scratch // of the metric, nil: the Go heap
-	positions  []int32       // of heads that hold the span and nothing else
-	slots      [][]int32     // [K] that a layer keeps, if nobody asks for them later
-	lens       [][]int       // [L][K] entries left in layers that were cut once
+	w          *forward.Watcher
+	last       *forward.Watcher // of the previous layer, for its memory
+	scratch    *lukv.Scratch    // of the metric, nil: the Go heap
+	positions  []int32          // of heads that hold the span and nothing else
+	slots      [][]int32        // [K] that a layer keeps, if nobody asks for them later
+	lens       [][]int          // [L][K] entries left in layers that were cut once
 	rank       func(context.Context, lukv.Metric, *lukv.Layer) (lukv.Scores, error)
 	notes      []string
 	weigher    lukv.LayerWeigher // nil if the allocator looks only at scores
@@ -195,7 +206,7 @@ func (j *layerCompressor) release() {
 func (j *layerCompressor) done() { j.trace.report(j.s) }
 
 func (j *layerCompressor) freeLayer() {
-	j.w.onDevice().free()
+	j.w.OnDevice().Free()
 	if j.w != nil {
 		j.last, j.w = j.w, nil
 	}
@@ -228,7 +239,7 @@ func (j *layerCompressor) embed(r *run) error {
 func (j *layerCompressor) aside() int { return j.sweep.rows() + j.repetition.rows() }
 
 // watch returns the watcher for a layer's pass.
-func (j *layerCompressor) watch(r *run, at int) (*watcher, error) {
+func (j *layerCompressor) watch(r *run, at int) (*forward.Watcher, error) {
 	if j.err != nil {
 		return nil, j.err
 	}
@@ -247,9 +258,9 @@ func (j *layerCompressor) watch(r *run, at int) (*watcher, error) {
 	}
 	if c.decode != nil {
 		if j.w == nil {
-			j.w = &watcher{s: j.s}
+			j.w = new(forward.Watcher)
 		}
-		j.w.decode, j.w.record, j.w.prefill = c.decode, c.plan.Decoding().Needs(), true
+		j.w.Decode, j.w.Record, j.w.Prefill = c.decode, c.plan.Decoding().Needs(), true
 	}
 	return j.w, nil
 }
@@ -274,7 +285,7 @@ func (j *layerCompressor) layerDone(ctx context.Context, at, limit int) (rows in
 func (j *layerCompressor) compress(ctx context.Context, at int, repeats *lukv.RepeatScores) error {
 	start := time.Now()
 	if repeats != nil {
-		j.w = j.w.with(j.s, repeats)
+		j.w = withRepeats(j.w, repeats)
 	}
 	view := j.view(at)
 	before := j.before(at)
@@ -323,7 +334,7 @@ func (j *layerCompressor) view(at int) *lukv.Layer {
 // depend on the scores of other layers. before counts the entries before the span.
 func (j *layerCompressor) score(ctx context.Context, l *lukv.Layer, before []int) (lukv.Scores, []int, error) {
 	if w := j.w; w != nil {
-		w.fillLayer(l)
+		w.FillLayer(l)
 	}
 	l.Share, l.Ratio = j.demand.Share(), j.demand.Target()
 	if j.budgets != nil {
@@ -566,7 +577,7 @@ func (s *Session) renumber(next int) (int, error) {
 			}
 			keys = s.cache.Keys(at, h, 0, n, keys)
 			values = s.cache.Values(at, h, 0, n, values)
-			if err := lukv.Rerotate(keys[:n*c.HeadDim], pos, s.m.ropeOf(at).InvFreq(next)); err != nil {
+			if err := lukv.Rerotate(keys[:n*c.HeadDim], pos, s.m.net.Rope(at).InvFreq(next)); err != nil {
 				return 0, fmt.Errorf("renumber positions of layer %d head %d: %w", at, h, err)
 			}
 			if err := s.cache.Keep(at, h, nil); err != nil {

@@ -11,11 +11,12 @@ import (
 
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model/internal/forward"
 	"github.com/lukv/lukv/tensor"
 )
 
 // Split heads between threads from two blocks on, as happens to long ones in use.
-func init() { splitBlocks = 1 }
+func init() { forward.SplitBlocks = 1 }
 
 // The values over which promise P1 is tested. The first of each, with portable Go,
 // give the reference.

@@ -122,8 +122,8 @@ func TestRotationSeenWhileDecoding(t *testing.T) {
 		require.NoError(t, s.Prefill(t.Context(), randomTokens(30, 97, 1)))
 		for _, next := range []int{30, 60, 90} {
 			l := s.comp.decodeView(s, 0, next)
-			require.Equal(t, m.ropes[0].InvFreq(next), l.InvFreq, "%s, %d", rc.Type, next)
-			require.Equal(t, m.ropes[0].AttentionFactor(), l.RopeScale)
+			require.Equal(t, m.net.Ropes[0].InvFreq(next), l.InvFreq, "%s, %d", rc.Type, next)
+			require.Equal(t, m.net.Ropes[0].AttentionFactor(), l.RopeScale)
 			require.Equal(t, next, l.NextPosition)
 		}
 	}

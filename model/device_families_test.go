@@ -11,6 +11,7 @@ import (
 	"github.com/lukv/lukv/internal/testnum"
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model/internal/forward"
 )
 
 // TestDeviceFamilies runs the golden models of further families on a device with the host's
@@ -39,7 +40,7 @@ func TestDeviceFamilies(t *testing.T) {
 				testnum.SameBits(t, "one layer on the device", want, traceOf(t, newTestSession(t, first, SessionOptions{}), prompt, steps))
 				for _, metric := range []string{"snapkv", "knorm", "expected_attention", "tova"} {
 					o := SessionOptions{ChunkTokens: 32, Compression: &lukv.Policy{Metric: lukv.MetricConfig{Name: metric}, Ratio: 0.6}}
-					if host.dynamicRope() {
+					if host.net.Dynamic() {
 						o.ChunkTokens = 0
 					}
 					evicted := traceOf(t, newTestSession(t, host, o), prompt, steps)
@@ -66,17 +67,17 @@ func TestDeviceMixtures(t *testing.T) {
 	t.Cleanup(func() { d.WantEmpty(t) })
 	whole, err := open(WithOpenDevice(d))
 	require.NoError(t, err)
-	prompt, o := randomTokens(mixtureRows+70, host.cfg.Vocab, 3), SessionOptions{ChunkTokens: 1000}
+	prompt, o := randomTokens(forward.MixtureRows+70, host.cfg.Vocab, 3), SessionOptions{ChunkTokens: 1000}
 	want := traceOf(t, newTestSession(t, host, o), prompt, nil)
 	testnum.SameBits(t, "many rows", want, traceOf(t, newTestSession(t, whole, o), prompt, nil))
-	pass := whole.passBytes()
+	pass := whole.net.PassBytes()
 	require.NoError(t, whole.Close())
 
 	var need int64
 	for i := range host.weights.Layers {
-		n := deviceBytes(&host.weights.Layers[i])
+		n := forward.DeviceBytes(&host.weights.Layers[i])
 		if experts := len(host.weights.Layers[i].Experts); experts > 0 {
-			p := host.plan[i].FFN
+			p := host.net.Plan[i].FFN
 			require.Greater(t, n, int64(3*experts*p.Width*host.cfg.Hidden*2))
 		}
 		if need += n; i == 0 {

@@ -15,6 +15,7 @@ import (
 	"github.com/lukv/lukv/internal/testnum"
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model/internal/forward"
 	"github.com/lukv/lukv/tensor"
 )
 
@@ -449,7 +450,7 @@ func TestDeviceMemoryIsCounted(t *testing.T) {
 	m, err := open(d, 100)
 	require.NoError(t, err)
 	require.Equal(t, 8, m.DeviceLayers())
-	layer, pass := deviceBytes(&m.weights.Layers[0]), m.passBytes()
+	layer, pass := forward.DeviceBytes(&m.weights.Layers[0]), m.net.PassBytes()
 	require.NoError(t, m.Close())
 
 	d.Limit(uint64(pass + 5*layer + layer/2))
@@ -577,6 +578,6 @@ func TestDeviceLayerBytes(t *testing.T) {
 			vectors += 2 * cfg.HeadDim
 		}
 		w := randomWeights(t, cfg, shape.weights, 7)
-		require.EqualValues(t, matrices*shape.weights.Bytes(1)+4*vectors, deviceBytes(&w.Layers[1]), shape.name)
+		require.EqualValues(t, matrices*shape.weights.Bytes(1)+4*vectors, forward.DeviceBytes(&w.Layers[1]), shape.name)
 	}
 }

@@ -370,7 +370,7 @@ func (c *draftCache) draw() (int32, error) {
 	if sampler := c.of.ahead.sampler; sampler != nil {
 		return sampler.Next(c.fork.logits, nil)
 	}
-	return int32(c.of.m.cpu.Argmax(c.fork.logits)), nil
+	return int32(c.of.m.net.CPU.Argmax(c.fork.logits)), nil
 }
 
 // fail ends drafting after an error, unless it is that of a cancelled call or of another

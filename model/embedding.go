@@ -138,23 +138,13 @@ func (s *Session) StartPrefillHidden(tokens []int32, each func(i int, state []fl
 // callback.
 func (r *run) emitHidden(ctx context.Context, p *part, row int) error {
 	n := r.m.cfg.Hidden
-	stream := []float32(nil)
-	if r.host != nil {
-		stream = r.host.x
-	} else {
-		stream = make([]float32, r.rows*n)
-		if err := r.dev.result(ctx, stream); err != nil {
-			return err
-		}
+	stream, err := r.Residual(ctx)
+	if err != nil {
+		return err
 	}
 	state := make([]float32, n)
 	for i := range p.n {
-		x := stream[(row+i)*n : (row+i+1)*n]
-		if r.m.norm == nil {
-			copy(state, x)
-		} else {
-			r.m.cpu.RMSNorm(state, x, r.m.norm, r.m.cfg.NormEps)
-		}
+		r.m.net.FinalNorm(state, stream[(row+i)*n:(row+i+1)*n])
 		if !finite(state) {
 			return p.s.notFinite(1)
 		}

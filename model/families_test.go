@@ -73,7 +73,7 @@ func TestGoldenFamiliesChunks(t *testing.T) {
 				for _, chunk := range []int{1, 7, 32} {
 					testnum.SameBits(t, fmt.Sprintf("chunks of %d", chunk), prefillLogits(t, newTestSession(t, m, SessionOptions{ChunkTokens: chunk}), tokens), whole)
 				}
-				if m.dynamicRope() { // earlier logits depend on the length of the whole
+				if m.net.Dynamic() { // earlier logits depend on the length of the whole
 					one := newTestSession(t, m, SessionOptions{})
 					for i, token := range tokens {
 						require.NoError(t, one.Append(t.Context(), token))
@@ -161,7 +161,7 @@ func TestGoldenFamiliesCompress(t *testing.T) {
 				policy.Ratio = 0.8
 				s = newTestSession(t, m, SessionOptions{Compression: policy})
 				require.NoError(t, s.Prefill(ctx, tokens))
-				for at, p := range m.plan {
+				for at, p := range m.net.Plan {
 					for h := range m.cfg.KVHeads {
 						if n := s.cache.Len(at, h); p.Window == 0 {
 							require.Equal(t, 59, n, "layer %d, head %d", at, h)

@@ -159,7 +159,7 @@ func (s *Session) feedPending(ctx context.Context) error {
 
 // NewSampler returns the sampler for answer number choice to a request.
 func (m *Model) NewSampler(o Sampling, choice int) (*sampling.Sampler, error) {
-	return sampling.New(m.cpu, m.cfg.Vocab, o, choice)
+	return sampling.New(m.net.CPU, m.cfg.Vocab, o, choice)
 }
 
 // DefaultSampling returns the settings that the checkpoint recommends in its

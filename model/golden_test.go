@@ -155,7 +155,7 @@ func checkGolden(t *testing.T, dir string, c goldenCase, cpu kernels.CPU) (check
 	vocab := m.Config().Vocab
 	for i, want := range ref["greedy_tokens"].ints {
 		compare(fmt.Sprintf("logits of greedy token %d", i), s.Logits(), ref["greedy_logits"].floats[i*vocab:(i+1)*vocab])
-		require.EqualValuesf(t, want, m.cpu.Argmax(s.Logits()), "greedy token %d", i)
+		require.EqualValuesf(t, want, m.net.CPU.Argmax(s.Logits()), "greedy token %d", i)
 		checks++
 		require.NoError(t, s.Append(ctx, want))
 	}

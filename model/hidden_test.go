@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/internal/testnum"
+	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/lukv"
 )
 
@@ -45,7 +46,11 @@ func (hiddenValues) Score(ctx context.Context, l *lukv.Layer) (lukv.Scores, erro
 	seen := &hiddenSeen
 	seen.Lock()
 	defer seen.Unlock()
-	w, bias, dim := seen.m.layers[l.Index].qkv[2].w, seen.m.layers[l.Index].qkv[2].bias, seen.m.cfg.Hidden
+	v, bias, dim := &seen.m.weights.Layers[l.Index].V, []float32(nil), seen.m.cfg.Hidden
+	w := kernels.Matrix{Type: v.Type, Rows: v.Shape[0], Cols: v.Shape[1], Data: v.Data}
+	if b := &seen.m.weights.Layers[l.Index].VBias; b.Data != nil {
+		bias = b.Float32s(nil)
+	}
 	if l.Hidden.Dim != dim {
 		return nil, errors.New("hidden states of another width")
 	}
@@ -62,7 +67,7 @@ func (hiddenValues) Score(ctx context.Context, l *lukv.Layer) (lukv.Scores, erro
 			seen.tokens++
 			for d := range l.HeadDim {
 				i := h*l.HeadDim + d
-				seen.m.cpu.WidenRow(row, &w, i, 0)
+				seen.m.net.CPU.WidenRow(row, &w, i, 0)
 				sum := 0.0
 				if bias != nil {
 					sum = float64(bias[i])

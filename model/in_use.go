@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"sync"
+
+	"github.com/lukv/lukv/model/internal/forward"
 )
 
 // inUse lets one call at a time use a session, and lets Close end it.
@@ -19,7 +21,7 @@ type inUse struct {
 	// What Close stops: the call's context, or the pass that computes for this
 	// session alone.
 	cancel context.CancelCauseFunc
-	run    *pass
+	run    *forward.Pass
 
 	parts []part // of the pass in progress, if other sessions share it
 }
@@ -111,12 +113,12 @@ func (s *Session) cancellable(ctx context.Context) (context.Context, context.Can
 }
 
 // computes sets the pass that computes for the session alone, nil for none.
-func (s *Session) computes(r *pass) {
+func (s *Session) computes(r *forward.Pass) {
 	u := &s.use
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.run = r; r != nil && u.closing {
-		r.stop.Store(true)
+		r.Stop(errSessionClosed)
 	}
 }
 

@@ -3,6 +3,8 @@ package model
 import (
 	"context"
 	"math"
+
+	"github.com/lukv/lukv/model/internal/forward"
 )
 
 // layerJob follows a prefill that runs layer by layer. prepare is called before
@@ -16,7 +18,7 @@ import (
 type layerJob interface {
 	prepare() error
 	embed(r *run) error
-	watch(r *run, at int) (*watcher, error)
+	watch(r *run, at int) (*forward.Watcher, error)
 	aside() int
 	layerDone(ctx context.Context, at, limit int) (rows int, more bool, err error)
 	finish(ctx context.Context) error

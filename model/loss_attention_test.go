@@ -74,9 +74,9 @@ func TestUnattendedEntriesLoseNothing(t *testing.T) {
 	require.NoError(t, err)
 	defer m.Close()
 	scale := 0.0
-	for at := range m.plan {
-		m.plan[at].ScoreScale *= 400
-		scale = m.plan[at].ScoreScale
+	for at := range m.net.Plan {
+		m.net.Plan[at].ScoreScale *= 400
+		scale = m.net.Plan[at].ScoreScale
 	}
 	s := newTestSession(t, m, SessionOptions{})
 	require.NoError(t, s.Prefill(ctx, randomTokens(300, cfg.Vocab, 3)))

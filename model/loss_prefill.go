@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/lukv/lukv/model/internal/forward"
 	"github.com/lukv/lukv/model/sampling"
 )
 
@@ -14,9 +15,9 @@ import (
 type lossSweep struct {
 	o       LossOptions
 	p       *LossProbe
-	streams []*stream // of the tails
-	layer   int       // in progress
-	next    int       // its next tail
+	streams []*forward.Stream // of the tails
+	layer   int               // in progress
+	next    int               // its next tail
 
 	reads   []sweepReads
 	answers *recall
@@ -25,7 +26,7 @@ type lossSweep struct {
 
 // sweepReads are rows of a stream of which the logits are wanted.
 type sweepReads struct {
-	x        *stream
+	x        *forward.Stream
 	from, to int
 	take     func(row int, logits []float32) // of different rows at the same time
 }
@@ -83,12 +84,12 @@ func (w *lossSweep) piece(ctx context.Context, r *run, s *Session, at int) (rows
 	}
 	x, end := w.streams[w.next], w.p.span.To
 	w.next++
-	n := len(x.tokens)
+	n := x.Tokens()
 	for from := 0; from < n && err == nil; {
-		rows := min(n-from, s.opts.ChunkTokens, r.cap)
+		rows := min(n-from, s.opts.ChunkTokens, r.Cap())
 		r.reset()
 		r.add(s, end-s.pos+from, rows, end+n, nil)
-		err = r.forwardLayer(ctx, at, x, from)
+		err = r.ForwardLayer(ctx, at, x, from)
 		from += rows
 	}
 	if cut := s.cache.Truncate(int32(end)); err == nil {
@@ -115,7 +116,7 @@ func (w *lossSweep) readRows() int {
 
 // plan lists the rows that are read. The streams have passed through all layers, as has that
 // of the span, x.
-func (w *lossSweep) plan(x *stream) {
+func (w *lossSweep) plan(x *forward.Stream) {
 	w.answers, w.first = newRecall(w.p), make([][]float64, len(w.p.passages))
 	start := w.p.span.From
 	for i := range w.p.passages {
@@ -124,7 +125,7 @@ func (w *lossSweep) plan(x *stream) {
 		w.reads = append(w.reads, sweepReads{x, c.from + lossRead - 1 - start, c.to - 1 - start, func(row int, logits []float32) {
 			t := start + row + 1
 			w.first[i][t-c.from] = sampling.LogProb(logits, w.p.tokens[t])
-		}}, sweepReads{w.streams[i], len(w.p.frame) + lossRead - 1, len(w.streams[i].tokens), func(row int, logits []float32) {
+		}}, sweepReads{w.streams[i], len(w.p.frame) + lossRead - 1, w.streams[i].Tokens(), func(row int, logits []float32) {
 			if at, ok := w.p.counts(c, row); ok {
 				w.answers.row(i, at, logits)
 			}
@@ -134,7 +135,7 @@ func (w *lossSweep) plan(x *stream) {
 
 // read computes the logits of the next rows, at most n of them, after all layers. It returns 0 when
 // all have been read.
-func (w *lossSweep) read(ctx context.Context, r *run, x *stream, n int) (int, error) {
+func (w *lossSweep) read(ctx context.Context, r *run, x *forward.Stream, n int) (int, error) {
 	if w == nil {
 		return 0, nil
 	}
@@ -148,10 +149,10 @@ func (w *lossSweep) read(ctx context.Context, r *run, x *stream, n int) (int, er
 		return 0, nil
 	}
 	next, vocab := &w.reads[0], r.m.cfg.Vocab
-	rows := r.logitRows()
+	rows := r.LogitRows()
 	logits := r.room(rows, vocab)
 	from, n := next.from, min(n, rows, next.to-next.from)
-	if err := r.streamLogits(ctx, logits[:n*vocab], next.x, from, n); err != nil {
+	if err := r.StreamLogits(ctx, logits[:n*vocab], next.x, from, n); err != nil {
 		return 0, fmt.Errorf("measure the loss: %w", err)
 	}
 	r.m.Parallel(n, func(i int) { next.take(from+i, logits[i*vocab:(i+1)*vocab]) })
@@ -181,7 +182,7 @@ func (w *lossSweep) close() {
 		return
 	}
 	for _, x := range w.streams {
-		x.close()
+		x.Close()
 	}
 	w.streams = nil
 }

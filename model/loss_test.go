@@ -11,6 +11,7 @@ import (
 	"github.com/lukv/lukv/kvcache"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model/arch"
+	"github.com/lukv/lukv/model/internal/forward"
 )
 
 func TestWilson(t *testing.T) {
@@ -265,7 +266,7 @@ func TestReportKeepsThePeak(t *testing.T) {
 		if len(cfg.Windows) > 0 && slices.Max(cfg.Windows) > 0 {
 			continue
 		}
-		m := &Model{cfg: cfg, precision: PrecisionBF16}
+		m := &Model{cfg: cfg, net: &forward.Network{Config: cfg}, precision: PrecisionBF16}
 		for _, T := range []int{1024, 2048, 4096, 32768} {
 			if T > cfg.MaxPositions {
 				continue

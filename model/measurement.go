@@ -74,7 +74,7 @@ func (ob *Observation) valueNorms(o *lukv.Oracle, at, g int) error {
 	gram := lukv.NewOutputGram(c.HeadDim)
 	var row []float32
 	for i := range c.Hidden {
-		row = m.outputRows(at, g, i, i+1, row)
+		row = m.net.OutputRows(at, g, i, i+1, row)
 		gram.Add(row)
 	}
 	h := g / (c.Heads / c.KVHeads)
@@ -151,4 +151,24 @@ func (me *Measurement) run(ctx context.Context, tokens []int32, o MeasureOptions
 		}
 	}
 	return s.pos - first, errors.Join(p.errs...)
+}
+
+// oracleRecorder records the oracle importance of a context while a question about it
+// is answered with the full cache. It is a forward.Recorder.
+type oracleRecorder struct {
+	o *lukv.Oracle
+	t int // tokens of the context
+	// errs collects what the workers report, one per KV head.
+	errs []error
+}
+
+// Record takes the attention weights of one decoding step, [Group][n], of which
+// the first t belong to the context.
+func (p *oracleRecorder) Record(layer, head int, weights []float32, n int) {
+	group := len(weights) / n
+	for g := range group {
+		if err := p.o.Observe(layer, head*group+g, weights[g*n:g*n+p.t]); err != nil {
+			p.errs[head] = err
+		}
+	}
 }

@@ -114,7 +114,7 @@ func TestOracle(t *testing.T) {
 				require.NoError(t, err)
 				o := MeasureOptions{MaxTokens: answerTokens, Sampling: Sampling{IgnoreEOS: true}, IncludeQuestion: includeQuestion}
 
-				e := &exactModel{cfg: m.cfg, rope: m.ropes[0], w: m.weights, mats: map[*byte][]float64{}}
+				e := &exactModel{cfg: m.cfg, rope: m.net.Ropes[0], w: m.weights, mats: map[*byte][]float64{}}
 				e.reset()
 				want := newExactImportance(e, contextTokens)
 				var logits []float64

@@ -4,14 +4,13 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"slices"
 	"sync"
 	"sync/atomic"
 
-	"github.com/lukv/lukv/internal/workers"
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/kvcache"
 	"github.com/lukv/lukv/model/arch"
+	"github.com/lukv/lukv/model/internal/forward"
 	"github.com/lukv/lukv/model/weights"
 	"github.com/lukv/lukv/tensor"
 	"github.com/lukv/lukv/tokenizer"
@@ -20,35 +19,15 @@ import (
 // Model is a loaded checkpoint. It is safe for concurrent use; each of its
 // sessions is used by one goroutine at a time.
 type Model struct {
-	cfg       *Config
-	plan      []arch.LayerPlan // of every layer
+	cfg       *Config          // that of net
+	net       *forward.Network // what passes compute
 	weights   *weights.Weights
 	precision Precision
-	cpu       kernels.CPU
-	pool      *workers.Pool
-	ropes     []*arch.Rope // that layers' plans name
-	still     *arch.Rope   // of layers without one
 	log       *slog.Logger
 	identity  func() string // see ID; for callers that keep the model from closing
 	source    fs.FS         // the checkpoint folder, nil for models made in memory
+	eos       []int32
 
-	// Matrices are views of the checkpoint, vectors are widened copies.
-	embed      kernels.Matrix // [Vocab, Hidden]
-	embedScale float32        // of embeddings
-
-	norm   []float32    // [Hidden]
-	head   []hostLinear // the one from actNorm to actLogits, [Vocab, Hidden]
-	layers []hostDecoder
-	wide   []bool // layers whose keys need bf16 in a cache of integers, nil: none
-	eos    []int32
-
-	// What the operands of products must hold: those of width Hidden or
-	// Heads*HeadDim, and actMLP.
-	narrowForms, innerForms kernels.Forms
-
-	inputs func(layer int, role arch.Role, x []float32) // see WithInputs, nil for nobody
-
-	acc   *deviceWeights // nil without a device
 	runs  runList
 	plans planCache
 
@@ -68,41 +47,6 @@ type Model struct {
 // Config describes the network of a checkpoint.
 type Config = arch.Config
 
-// ropeOf returns the rotation of a layer. Without one it turns nothing.
-func (m *Model) ropeOf(at int) *arch.Rope {
-	if i := m.plan[at].Rope; i != arch.NoRope {
-		return m.ropes[i]
-	}
-	return m.still
-}
-
-// dynamicRope reports whether a rotation depends on the length of the sequence.
-func (m *Model) dynamicRope() bool { return slices.ContainsFunc(m.ropes, (*arch.Rope).Dynamic) }
-
-// normWeights widens the weights of a norm, nil if t is absent.
-func (m *Model) normWeights(t tensor.Tensor) []float32 {
-	w := vector(t)
-	if offset := m.cfg.Scalars.NormOffset; offset != 0 {
-		w = slices.Clone(w)
-		for i := range w {
-			w[i] += offset
-		}
-	}
-	return w
-}
-
-func matrix(t tensor.Tensor) kernels.Matrix {
-	return kernels.Matrix{Type: t.Type, Rows: t.Shape[0], Cols: t.Shape[1], Data: t.Data}
-}
-
-// vector widens a vector, nil if t is absent.
-func vector(t tensor.Tensor) []float32 {
-	if t.Data == nil {
-		return nil
-	}
-	return t.Float32s(nil)
-}
-
 // Config returns the model's configuration, which must not be changed.
 func (m *Model) Config() *Config { return m.cfg }
 
@@ -110,10 +54,10 @@ func (m *Model) Config() *Config { return m.cfg }
 func (m *Model) Precision() Precision { return m.precision }
 
 // Threads returns the number of threads.
-func (m *Model) Threads() int { return m.pool.Threads() }
+func (m *Model) Threads() int { return m.net.Pool.Threads() }
 
 // CPU returns the instruction set in use.
-func (m *Model) CPU() kernels.CPU { return m.cpu }
+func (m *Model) CPU() kernels.CPU { return m.net.CPU }
 
 // Weights returns the tensors of the model, valid until Close. They must not be changed.
 func (m *Model) Weights() *weights.Weights { return m.weights }

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model/internal/forward"
 )
 
 // Observation is a context that was prefilled with the full cache while metrics
@@ -21,7 +22,7 @@ type Observation struct {
 	r       *run // computed it and scores on its device, nil without one
 	tokens  []int32
 	needs   lukv.Needs
-	layers  []*watcher // nil if nothing had to be kept, or a window makes it pointless
+	layers  []*forward.Watcher // nil if nothing had to be kept, or a window makes it pointless
 	metrics []lukv.Metric
 	scored  map[scoreKey]lukv.Scores
 
@@ -58,7 +59,7 @@ func (m *Model) Observe(ctx context.Context, tokens []int32, o SessionOptions, m
 	if err != nil {
 		return nil, fmt.Errorf("observe: %w", err)
 	}
-	ob := &Observation{tokens: slices.Clone(tokens), needs: needs, layers: make([]*watcher, m.cfg.Layers), metrics: metrics, scored: map[scoreKey]lukv.Scores{}}
+	ob := &Observation{tokens: slices.Clone(tokens), needs: needs, layers: make([]*forward.Watcher, m.cfg.Layers), metrics: metrics, scored: map[scoreKey]lukv.Scores{}}
 	s, err := m.NewSession(o)
 	if err != nil {
 		return nil, fmt.Errorf("observe: %w", err)
@@ -146,7 +147,7 @@ func (s *Session) observe(ctx context.Context, ob *Observation) error {
 		return err
 	}
 	defer s.m.release()
-	f := prefillState{s: s, tokens: ob.tokens, job: ob, keep: s.m.acc != nil}
+	f := prefillState{s: s, tokens: ob.tokens, job: ob, keep: s.m.net.Device != nil}
 	defer f.release()
 	if err := f.begin(); err != nil {
 		return err
@@ -170,7 +171,7 @@ func (ob *Observation) embed(r *run) error { return ob.repetition.embed(r) }
 
 func (ob *Observation) aside() int { return ob.repetition.rows() }
 
-func (ob *Observation) watch(r *run, at int) (w *watcher, err error) {
+func (ob *Observation) watch(r *run, at int) (w *forward.Watcher, err error) {
 	ob.running = r
 	if ob.s.m.cfg.Ragged(at) {
 		needs := ob.needs
@@ -183,7 +184,7 @@ func (ob *Observation) watch(r *run, at int) (w *watcher, err error) {
 func (ob *Observation) layerDone(ctx context.Context, at, limit int) (rows int, more bool, err error) {
 	repeats, rows, more, err := ob.repetition.piece(ctx, ob.running, ob.s, at, limit)
 	if repeats != nil {
-		ob.layers[at] = ob.layers[at].with(ob.s, repeats)
+		ob.layers[at] = withRepeats(ob.layers[at], repeats)
 	}
 	return rows, more, err
 }
@@ -202,7 +203,7 @@ func (ob *Observation) Tokens() int { return len(ob.tokens) }
 // Close releases the full cache; derived sessions remain. Closing twice is fine.
 func (ob *Observation) Close() error {
 	for _, w := range ob.layers {
-		w.onDevice().free()
+		w.OnDevice().Free()
 	}
 	if ob.r != nil {
 		ob.s.m.runs.put(ob.r)
@@ -220,7 +221,7 @@ func (ob *Observation) Close() error {
 // a device has them.
 func (ob *Observation) QueryStats(layer int) *lukv.QueryStats {
 	if w := ob.layers[layer]; w != nil {
-		return w.stats
+		return w.Stats
 	}
 	return nil
 }
@@ -285,7 +286,7 @@ func (ob *Observation) score(ctx context.Context, metric lukv.Metric, l *lukv.La
 func (ob *Observation) layer(at int) *lukv.Layer {
 	l := ob.s.layerView(at, ob.s.pos)
 	if w := ob.layers[at]; w != nil {
-		w.fillLayer(l)
+		w.FillLayer(l)
 	}
 	return l
 }

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"os"
 	"runtime"
-	"slices"
 	"strings"
 	"sync"
 
@@ -19,8 +18,8 @@ import (
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/kvcache"
 	"github.com/lukv/lukv/model/arch"
+	"github.com/lukv/lukv/model/internal/forward"
 	"github.com/lukv/lukv/model/weights"
-	"github.com/lukv/lukv/tensor"
 )
 
 // Open loads the checkpoint in folder dir: config.json, safetensors weights
@@ -170,16 +169,12 @@ func newModel(ctx context.Context, cfg *Config, w *weights.Weights, opts []Optio
 	if o.inputs != nil && (o.precision != PrecisionF32 || o.device != nil || o.deviceName != "" && o.deviceName != "cpu") {
 		return nil, fmt.Errorf("the inputs of matrices are seen on the processor in the precision f32, found another")
 	}
-	ropes, err := arch.NewRopes(cfg)
-	if err != nil {
+	m := &Model{cfg: cfg, weights: w, precision: o.precision, log: o.logger, digests: o.digests}
+	var err error
+	if m.net, err = forward.New(cfg, w, forward.Options{
+		CPU: *o.cpu, Forms: o.precision.forms(), BF16: o.precision.roundsBF16(), Inputs: o.inputs,
+	}); err != nil {
 		return nil, err
-	}
-	m := &Model{
-		cfg: cfg, plan: slices.Clone(cfg.Plans()), weights: w, precision: o.precision, cpu: *o.cpu,
-		ropes: ropes, still: arch.NoRotation(cfg.HeadDim), log: o.logger, digests: o.digests,
-		embed: matrix(w.Embed), inputs: o.inputs,
-		head: []hostLinear{{w: matrix(w.Head), dst: actLogits}}, wide: findLargeBiases(w.Layers),
-		layers: make([]hostDecoder, cfg.Layers),
 	}
 	m.identity = sync.OnceValue(func() (id string) {
 		_ = m.weights.Reading(func() error { id = w.Identity(cfg); return nil }) // "" if the weights changed
@@ -188,60 +183,21 @@ func newModel(ctx context.Context, cfg *Config, w *weights.Weights, opts []Optio
 	for _, t := range cfg.EOS {
 		m.eos = append(m.eos, int32(t))
 	}
-	m.makeLayers(w)
 	if err := m.openDevice(ctx, w, &o); err != nil {
 		return nil, err
 	}
 	if o.maxMemory > 0 {
 		m.memory = kvcache.NewAccount(o.maxMemory)
 	}
-	m.pool = workers.New(o.threads)
+	m.net.Pool = workers.New(o.threads)
 	m.runs.m = m
 	device := "none"
-	if m.acc != nil {
-		device = m.acc.dev.Info().Name
+	if m.net.Device != nil {
+		device = m.Device().Info().Name
 	}
 	m.log.Info("model ready", "arch", cfg.Arch, "layers", cfg.Layers, "precision", m.precision,
-		"threads", o.threads, "cpu", m.cpu.String(), "device", device, "device layers", m.DeviceLayers())
+		"threads", o.threads, "cpu", m.net.CPU.String(), "device", device, "device layers", m.DeviceLayers())
 	return m, nil
-}
-
-// makeLayers makes the processor's form of all layers from stored weights.
-func (m *Model) makeLayers(w *weights.Weights) {
-	forms := m.precision.forms()
-	narrow := func(t tensor.Tensor) { m.narrowForms |= kernels.FormFor(t.Type, forms) }
-	inner := func(t tensor.Tensor) { m.innerForms |= kernels.FormFor(t.Type, forms) }
-	unit := func(x *weights.Expert) {
-		narrow(x.Gate)
-		narrow(x.Up)
-		inner(x.Down)
-	}
-	m.embedScale = m.cfg.Scalars.EmbeddingScale(w.Embed.Type)
-	m.norm = m.normWeights(w.Norm)
-	narrow(w.Head)
-	for i := range m.layers {
-		l, p := &w.Layers[i], &m.plan[i]
-		if p.Rope != arch.NoRope && p.Order == nil {
-			p.Order = m.ropes[p.Rope].Order()
-		}
-		m.layers[i] = newDecoder(p, l, matrix, hostExperts, vector, m.normWeights)
-		m.layers[i].rows = w.Rows
-		for _, t := range []tensor.Tensor{l.Q, l.K, l.V, l.O} {
-			narrow(t)
-		}
-		if p.FFN.Experts == 0 {
-			unit(&weights.Expert{Gate: l.Gate, Up: l.Up, Down: l.Down})
-			continue
-		}
-		narrow(l.Router)
-		for x := range l.Experts {
-			unit(&l.Experts[x])
-		}
-		if p.FFN.Shared > 0 {
-			narrow(l.SharedMix)
-			unit(&l.Shared)
-		}
-	}
 }
 
 // Close releases the weights. It waits for computations in progress; their
@@ -251,11 +207,11 @@ func (m *Model) Close() error {
 	if !m.use.close() {
 		return nil
 	}
-	m.pool.Close()
+	m.net.Pool.Close()
 	m.runs.close()
 	var err error
-	if m.acc != nil {
-		err = m.acc.close()
+	if m.net.Device != nil {
+		err = m.net.Device.Close()
 	}
 	return errors.Join(err, m.weights.Close())
 }

@@ -47,7 +47,7 @@ func autoPrecision(w *weights.Weights) Precision {
 func (p Precision) forms() kernels.Forms {
 	switch p {
 	case PrecisionInt8:
-		return kernels.FormF32 | kernels.FormBF16 | integerForms
+		return kernels.FormF32 | kernels.FormBF16 | kernels.FormInt8 | kernels.FormInt8x32
 	case PrecisionBF16:
 		return kernels.FormF32 | kernels.FormBF16
 	}
@@ -56,9 +56,6 @@ func (p Precision) forms() kernels.Forms {
 
 // roundsBF16 reports whether activations are rounded before products with bf16.
 func (p Precision) roundsBF16() bool { return p == PrecisionBF16 || p == PrecisionInt8 }
-
-// integerForms are the forms of activations that are rounded when a row is complete.
-const integerForms = kernels.FormInt8 | kernels.FormInt8x32
 
 // Option configures [Open] and its siblings.
 type Option func(*options)
@@ -103,9 +100,3 @@ func WithDigestCache(dir string) Option { return func(o *options) { o.digests = 
 
 // WithLogger sets where the model logs; the default is nowhere.
 func WithLogger(l *slog.Logger) Option { return func(o *options) { o.logger = l } }
-
-// attentionInBF16 reports whether rotated queries and attention weights are rounded
-// to bf16 for caches of a type, like other operands of products with bf16.
-func (m *Model) attentionInBF16(cache tensor.Type) bool {
-	return m.precision.roundsBF16() && cache == tensor.BF16
-}

@@ -61,7 +61,7 @@ func (m *Model) runParts(ctx context.Context, n int, at func(i int) part) error 
 	alike, rows := true, 0
 	for i := range n {
 		p := at(i)
-		alike = alike && (m.acc == nil || p.s.page() == first)
+		alike = alike && (m.net.Device == nil || p.s.page() == first)
 		rows += p.n
 	}
 	if !alike {
@@ -89,7 +89,7 @@ func (r *run) computeAndCommit(ctx context.Context) error {
 		}
 	}()
 	if len(r.parts) == 1 {
-		r.parts[0].s.computes(&r.pass)
+		r.parts[0].s.computes(r.Pass)
 		defer r.parts[0].s.computes(nil)
 	} else {
 		share(r.parts, r.parts)
@@ -189,7 +189,7 @@ func (r *run) compute(ctx context.Context) (err error) {
 
 // checkLogits returns an error if wanted logits are not finite.
 func (r *run) checkLogits() error {
-	r.each(len(r.parts), 1, (*checkStage)(r))
+	r.Each(len(r.parts), 1, (*checkStage)(r))
 	for i := range r.parts {
 		if p := &r.parts[i]; p.damaged {
 			return &PartError{i, p.s.notFinite(p.n)}
@@ -224,7 +224,7 @@ func (r *run) computeParts(ctx context.Context) error {
 		}
 		p.at = len(r.wanted)
 		for row := p.n - p.logits(); row < p.n; row++ {
-			r.wanted = append(r.wanted, r.rows+row)
+			r.wanted = append(r.wanted, r.Rows()+row)
 		}
 		if p.f == nil {
 			r.add(p.s, 0, p.n, p.end(), p.s.comp.watchDecode(p.s, false))
@@ -237,13 +237,13 @@ func (r *run) computeParts(ctx context.Context) error {
 		r.tokens = append(r.tokens, p.f.tokens[p.f.fed:p.f.fed+p.n]...)
 	}
 	if !prompts {
-		if err := r.forward(ctx, r.tokens, !drafts, nil); err != nil {
+		if err := r.Forward(ctx, r.tokens, !drafts, nil); err != nil {
 			return err
 		}
 		return r.wantedLogits(ctx)
 	}
-	defer r.watchContext(ctx)()
-	if err := r.forward(ctx, r.tokens, false, r.progress); err != nil {
+	defer r.WatchContext(ctx)()
+	if err := r.Forward(ctx, r.tokens, false, r.progress); err != nil {
 		return err
 	}
 	if err := r.wantedLogits(ctx); err != nil {
@@ -267,10 +267,10 @@ func (r *run) wantedLogits(ctx context.Context) error {
 	out := r.room(len(r.wanted), vocab)
 	for from := 0; from < len(r.wanted); {
 		n := 1
-		for from+n < len(r.wanted) && r.wanted[from+n] == r.wanted[from]+n && n < r.logitRows() {
+		for from+n < len(r.wanted) && r.wanted[from+n] == r.wanted[from]+n && n < r.LogitRows() {
 			n++
 		}
-		if err := r.logits(ctx, out[from*vocab:(from+n)*vocab], r.wanted[from], n); err != nil {
+		if err := r.Logits(ctx, out[from*vocab:(from+n)*vocab], r.wanted[from], n); err != nil {
 			return err
 		}
 		from += n
@@ -286,14 +286,14 @@ func (r *run) emitEach(ctx context.Context) error {
 			continue
 		}
 		if p.f.hidden {
-			if err := r.emitHidden(ctx, p, r.spans[i].row); err != nil {
+			if err := r.emitHidden(ctx, p, r.First(i)); err != nil {
 				return &PartError{i, err}
 			}
 			continue
 		}
-		row := r.spans[i].row - p.f.fed // of the prompt's first token, if it were in this pass
-		compute := func(dst []float32, first, n int) error { return r.logits(ctx, dst, row+first, n) }
-		if err := p.f.emitEach(p.f.fed, p.f.fed+p.n, r.logitRows(), compute); err != nil {
+		row := r.First(i) - p.f.fed // of the prompt's first token, if it were in this pass
+		compute := func(dst []float32, first, n int) error { return r.Logits(ctx, dst, row+first, n) }
+		if err := p.f.emitEach(p.f.fed, p.f.fed+p.n, r.LogitRows(), compute); err != nil {
 			return &PartError{i, err}
 		}
 	}
@@ -323,13 +323,13 @@ func (r *run) decideCuts(ctx context.Context) error {
 // them have advanced.
 func (r *run) commit() error {
 	var errs error
-	r.each(len(r.parts), 1, (*keepStage)(r))
+	r.Each(len(r.parts), 1, (*keepStage)(r))
 	for i := range r.parts {
 		p := &r.parts[i]
 		s := p.s
 		n := p.logits()
 		s.hasLogits = s.hasLogits || n > 0
-		from := r.spans[i].row
+		from := r.First(i)
 		s.commit(r.tokens[from : from+p.taken()])
 		s.dropWindows()
 		if p.f == nil && n > 1 {

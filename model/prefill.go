@@ -9,6 +9,7 @@ import (
 
 	"github.com/lukv/lukv/kvcache"
 	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model/internal/forward"
 )
 
 // Prefill feeds tokens. If the session is empty and has a compression policy,
@@ -289,17 +290,17 @@ type prefillState struct {
 	work     int            // token-layers done, for progress
 	complete bool
 
-	fed    int      // tokens fed, chunk by chunk
-	watch  *watcher // of the chunks
-	before int      // work when the pass in progress began
+	fed    int              // tokens fed, chunk by chunk
+	watch  *forward.Watcher // of the chunks
+	before int              // work when the pass in progress began
 
 	// The next unit of a layer-by-layer prefill: row from of layer at, or the logits
 	// after the last layer.
 	r        *run // while it runs
 	keep     bool // the caller gives the run back
-	x        *stream
+	x        *forward.Stream
 	at, from int
-	w        *watcher // of the layer
+	w        *forward.Watcher // of the layer
 }
 
 // begin decides how the prompt is fed. After an error nothing has changed.
@@ -400,7 +401,7 @@ func (f *prefillState) refill(ctx context.Context) error {
 
 // unitsTo runs units until that many more token-layers are done.
 func (f *prefillState) unitsTo(ctx context.Context, rows int) error {
-	defer f.r.watchContext(ctx)()
+	defer f.r.WatchContext(ctx)()
 	goal, piece := f.work+rows, min(rows, f.s.opts.ChunkTokens)
 	for f.at < f.s.m.cfg.Layers && f.work < goal {
 		if err := f.unit(ctx, piece); err != nil {
@@ -460,7 +461,7 @@ func (f *prefillState) through(ctx context.Context, rows int) error {
 	n := min(rows, len(f.tokens)-f.from)
 	r.reset()
 	r.add(s, f.from, n, f.end(), f.w)
-	if err := r.forwardLayer(ctx, f.at, f.x, f.from); err != nil {
+	if err := r.ForwardLayer(ctx, f.at, f.x, f.from); err != nil {
 		return err
 	}
 	f.from += n
@@ -533,11 +534,11 @@ func (f *prefillState) release() {
 		f.saved = nil
 	}
 	if f.x != nil {
-		f.x.close()
+		f.x.Close()
 		f.x = nil
 	}
-	if f.r != nil && f.r.host != nil {
-		f.r.host.x = nil
+	if f.r != nil {
+		f.r.Release()
 	}
 	if f.r != nil && !f.keep {
 		f.s.m.runs.put(f.r)
@@ -549,9 +550,9 @@ func (f *prefillState) release() {
 // of them for each, and the last, which it returns, since the session keeps its own until
 // nothing can fail any more.
 func (f *prefillState) emitAll(ctx context.Context) ([]float32, error) {
-	compute := func(dst []float32, first, n int) error { return f.r.streamLogits(ctx, dst, f.x, first, n) }
+	compute := func(dst []float32, first, n int) error { return f.r.StreamLogits(ctx, dst, f.x, first, n) }
 	if f.emits() {
-		if err := f.emitEach(0, len(f.tokens), f.r.logitRows(), compute); err != nil {
+		if err := f.emitEach(0, len(f.tokens), f.r.LogitRows(), compute); err != nil {
 			return nil, err
 		}
 	}

@@ -15,7 +15,7 @@ import (
 
 // LongFrom returns the length above which sequences rotate otherwise, 0 if there is none.
 func (m *Model) longFrom() int {
-	for _, r := range m.ropes {
+	for _, r := range m.net.Ropes {
 		if n := r.LongFrom(); n > 0 {
 			return n
 		}
@@ -58,14 +58,14 @@ func (m *Model) feed(ctx context.Context, s *Session, tokens []int32, seqLen int
 		return err
 	}
 	defer m.runs.put(r)
-	defer r.watchContext(ctx)()
+	defer r.WatchContext(ctx)()
 	for s.pos < len(tokens) {
 		r.reset()
 		r.add(s, 0, min(n, len(tokens)-s.pos), seqLen, nil)
-		if err := r.forward(ctx, tokens[s.pos:s.pos+r.rows], false, nil); err != nil {
+		if err := r.Forward(ctx, tokens[s.pos:s.pos+r.Rows()], false, nil); err != nil {
 			return err
 		}
-		s.pos += r.rows
+		s.pos += r.Rows()
 		s.dropWindows()
 	}
 	return s.cache.Err()

@@ -3,10 +3,10 @@ package model
 import (
 	"context"
 	"fmt"
-	"math"
 	"slices"
 
 	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model/internal/forward"
 	"github.com/lukv/lukv/tokenizer"
 )
 
@@ -27,7 +27,7 @@ type repetition struct {
 
 	// The chunk in progress: rows that have passed, and their watcher and norms.
 	passed int
-	watch  *watcher
+	watch  *forward.Watcher
 	inputs []float32
 
 	window  *lukv.QueryWindow // of the watcher, in the scratch, as are
@@ -39,7 +39,7 @@ type repetition struct {
 type repeatedChunk struct {
 	from, to int
 	tokens   []int32
-	x        *stream // residual stream
+	x        *forward.Stream // residual stream
 }
 
 // The instructions of the method's authors.
@@ -85,8 +85,8 @@ func (p *repetition) embed(r *run) error {
 	if p == nil {
 		return nil
 	}
-	if p.text.Inputs && r.dev != nil {
-		if at := slices.Index(r.m.cfg.Windows[:len(r.dev.acc.layers)], 0); at >= 0 {
+	if p.text.Inputs {
+		if at := slices.Index(r.m.cfg.Windows[:r.m.DeviceLayers()], 0); at >= 0 {
 			return fmt.Errorf("repeat the context: norms of the attention's inputs: layer %d is on a device, expected it on the processor", at)
 		}
 	}
@@ -156,16 +156,16 @@ func (p *repetition) rowsOf(ctx context.Context, r *run, s *Session, at int, c *
 	if p.passed == 0 {
 		p.watch, p.inputs = nil, p.inputs[:0]
 		if p.scores != nil {
-			p.watch = &watcher{s: s, window: p.emptyWindow(s.m.cfg), tail: p.end}
+			p.watch = &forward.Watcher{Window: p.emptyWindow(s.m.cfg), Tail: p.end}
 		}
 	}
-	rows = min(n-p.passed, limit, s.opts.ChunkTokens, r.cap)
+	rows = min(n-p.passed, limit, s.opts.ChunkTokens, r.Cap())
 	if p.scores != nil && p.text.Inputs {
-		p.inputs = r.appendInputNorms(p.inputs, at, c.x, p.passed, rows)
+		p.inputs = r.m.net.InputNorms(p.inputs, at, c.x, p.passed, rows)
 	}
 	r.reset()
 	r.add(s, p.end-s.pos+p.passed, rows, p.end+n, p.watch)
-	if err := r.forwardLayer(ctx, at, c.x, p.passed); err != nil {
+	if err := r.ForwardLayer(ctx, at, c.x, p.passed); err != nil {
 		return 0, err
 	}
 	p.passed += rows
@@ -180,7 +180,7 @@ func (p *repetition) score(ctx context.Context, s *Session, at int, c *repeatedC
 	for len(p.keys) < cfg.KVHeads {
 		p.keys = append(p.keys, p.scratch.Hold(p.window.Cap()*cfg.HeadDim))
 	}
-	queries := p.watch.window.Rows()
+	queries := p.watch.Window.Rows()
 	errs := make([]error, cfg.KVHeads)
 	s.m.Parallel(cfg.KVHeads, func(h int) {
 		positions := s.cache.Positions(at, h, nil)
@@ -213,22 +213,6 @@ func (p *repetition) emptyWindow(cfg *Config) *lukv.QueryWindow {
 	return p.window
 }
 
-// appendInputNorms appends the L2 norms of the inputs to a layer's attention for n
-// rows of a stream, from first on.
-func (r *run) appendInputNorms(dst []float32, at int, st *stream, first, n int) []float32 {
-	m := r.m
-	row := make([]float32, m.cfg.Hidden)
-	for i := range n {
-		m.attentionInput(row, st.hostRows(m, first+i, 1), at)
-		var sum float64
-		for _, v := range row {
-			sum += float64(float64(v) * float64(v))
-		}
-		dst = append(dst, float32(math.Sqrt(sum)))
-	}
-	return dst
-}
-
 // close frees the streams and the scratch.
 func (p *repetition) close() {
 	if p == nil {
@@ -238,7 +222,7 @@ func (p *repetition) close() {
 	p.window, p.keys = nil, nil
 	for i := range p.chunks {
 		if x := p.chunks[i].x; x != nil {
-			x.close()
+			x.Close()
 			p.chunks[i].x = nil
 		}
 	}

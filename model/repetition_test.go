@@ -35,7 +35,7 @@ func TestRepetition(t *testing.T) {
 		words := func(s string) []int32 { return tok.Encode(s, tokenizer.EncodeOptions{}) }
 
 		// By definition, without and with the norms of "KVzip+".
-		e := &exactModel{cfg: cfg, rope: m.ropes[0], w: m.weights, mats: map[*byte][]float64{}}
+		e := &exactModel{cfg: cfg, rope: m.net.Ropes[0], w: m.weights, mats: map[*byte][]float64{}}
 		e.reset()
 		weigher := newExactImportance(e, T)
 		queries, inputs := make([][][]float64, cfg.Layers), make([][]float64, cfg.Layers)

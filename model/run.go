@@ -1,59 +1,50 @@
 package model
 
 import (
+	"context"
 	"math/bits"
 	"slices"
 	"sync"
 
 	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model/drafting"
+	"github.com/lukv/lukv/model/internal/forward"
 )
 
-// run is a pass with the backends that it needs: a device for the first layers,
-// the host for the others.
+// run is a pass over sessions: the parts that they do, their tokens, and the rows whose
+// logits are wanted.
 type run struct {
-	pass
-	shape runShape
-	host  *hostRun   // nil if the device has all layers
-	dev   *deviceRun // nil without a device
+	*forward.Pass
+	m     *Model
+	shape forward.Shape
 
-	// The parts of a pass over sessions, their tokens, and the rows whose logits
-	// are wanted.
 	parts  []part
 	tokens []int32
 	wanted []int
 	batch  []float32 // [wanted][Vocab]
 }
 
-// runShape says what a run is for. On a device a pass is bound to one layout of
-// cache pages; on the host only rows matter, and the rest is zero.
-type runShape struct {
-	rows, seqs int // at most
-	page       kernels.PageLayout
+func newRun(m *Model, s forward.Shape) (*run, error) {
+	r, err := forward.NewPass(m.net, s)
+	if err != nil {
+		return nil, err
+	}
+	return &run{Pass: r, m: m, shape: s}, nil
 }
 
-func newRun(m *Model, s runShape) (*run, error) {
-	r := &run{shape: s, pass: pass{
-		m: m, pool: m.pool, cap: s.rows,
-		spans: make([]span, 0, max(1, s.seqs)), pos: make([]int32, s.rows),
-		watch: make([]watchScratch, m.pool.Threads()),
-	}}
-	if m.acc != nil {
-		var err error
-		if r.dev, err = newDeviceRun(&r.pass, s); err != nil {
-			return nil, err
-		}
+// score ranks the entries of a layer of s, on the device if it can. w is the watcher
+// of the layer in this run, or nil; a nil run has no device.
+func (r *run) score(ctx context.Context, s *Session, w *forward.Watcher, metric lukv.Metric, l *lukv.Layer) (lukv.Scores, error) {
+	if r == nil {
+		return lukv.Score(ctx, metric, l)
 	}
-	if m.acc == nil || !m.acc.whole() {
-		r.host = newHostRun(&r.pass)
-	}
-	return r, nil
+	return r.Score(ctx, s.cache, w, metric, l)
 }
 
-func (r *run) close() {
-	if r.dev != nil {
-		r.dev.close()
-	}
+// newStream is NewStream on the account of all sessions.
+func (r *run) newStream(tokens []int32) (*forward.Stream, error) {
+	return r.NewStream(tokens, r.m.memory)
 }
 
 // runList keeps idle runs for reuse.
@@ -67,24 +58,24 @@ type runList struct {
 // get returns a run for up to rows rows of up to seqs sequences whose caches have
 // the given page layout, preferably the smallest idle one that fits.
 func (l *runList) get(rows, seqs int, page kernels.PageLayout) (*run, error) {
-	want := runShape{rows: rows}
-	if l.m.acc != nil {
-		want.seqs, want.page = seqs, page
+	want := forward.Shape{Rows: rows}
+	if l.m.net.Device != nil {
+		want.Seqs, want.Page = seqs, page
 	}
 	if seqs > 1 {
 		// Batches come in all sizes: let few shapes serve them.
-		want.rows = powerOfTwo(rows)
-		if l.m.acc != nil {
-			want.seqs = powerOfTwo(seqs)
+		want.Rows = powerOfTwo(rows)
+		if l.m.net.Device != nil {
+			want.Seqs = powerOfTwo(seqs)
 		}
 	}
 	if seqs == 1 && rows > 1 {
-		want.rows = max(rows, 1+drafting.MostDrafts) // one for any number of drafts
+		want.Rows = max(rows, 1+drafting.MostDrafts) // one for any number of drafts
 	}
 	l.mu.Lock()
 	best := -1
 	for i, r := range l.idle {
-		if r.shape.fits(want) && (best < 0 || r.cap < l.idle[best].cap) {
+		if fits(r.shape, want) && (best < 0 || r.Cap() < l.idle[best].Cap()) {
 			best = i
 		}
 	}
@@ -100,7 +91,7 @@ func (l *runList) get(rows, seqs int, page kernels.PageLayout) (*run, error) {
 			return nil, err
 		}
 	}
-	r.stop.Store(false)
+	r.Restart()
 	r.reset()
 	return r, nil
 }
@@ -110,9 +101,9 @@ func powerOfTwo(n int) int { return 1 << bits.Len(uint(n-1)) }
 
 // fits reports whether a run of shape s can serve for want. On a device, decoding
 // has runs of its own.
-func (s runShape) fits(want runShape) bool {
-	return s.rows >= want.rows && s.seqs >= want.seqs && s.page == want.page &&
-		(s.rows == s.seqs) == (want.rows == want.seqs)
+func fits(s, want forward.Shape) bool {
+	return s.Rows >= want.Rows && s.Seqs >= want.Seqs && s.Page == want.Page &&
+		(s.Rows == s.Seqs) == (want.Rows == want.Seqs)
 }
 
 // idleRuns bounds the scratch that an idle model holds. On a device a run serves
@@ -124,12 +115,12 @@ const (
 
 // put takes a run back. If there are too many, the least recently used one is closed.
 func (l *runList) put(r *run) {
-	clear(r.spans[:cap(r.spans)])
 	clear(r.parts[:cap(r.parts)])
+	r.reset()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	limit := idleRuns
-	if r.dev != nil {
+	if l.m.net.Device != nil {
 		limit = idleDeviceRuns
 	}
 	if l.over {
@@ -137,7 +128,7 @@ func (l *runList) put(r *run) {
 	}
 	l.idle = append(l.idle, r)
 	if len(l.idle) > limit {
-		l.idle[0].close()
+		l.idle[0].Close()
 		l.idle = slices.Delete(l.idle, 0, 1)
 	}
 }
@@ -147,7 +138,7 @@ func (l *runList) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, r := range l.idle {
-		r.close()
+		r.Close()
 	}
 	l.idle, l.over = nil, true
 }
@@ -161,4 +152,15 @@ func (r *run) room(n, vocab int) []float32 {
 }
 
 // reset empties the run for the next chunk.
-func (r *run) reset() { r.spans, r.parts, r.rows = r.spans[:0], r.parts[:0], 0 }
+func (r *run) reset() {
+	r.Reset()
+	r.parts = r.parts[:0]
+}
+
+// add appends a span of n tokens of s, whose first position is s.pos+offset.
+func (r *run) add(s *Session, offset, n, seqLen int, w *forward.Watcher) {
+	r.Add(forward.Span{
+		Cache: s.cache, Pos: s.pos + offset, N: n, SeqLen: seqLen, Watch: w,
+		BF16: r.m.net.RoundsAttention(s.opts.CacheType), Await: s.await,
+	})
+}

@@ -123,14 +123,6 @@ type Session struct {
 	use   inUse
 }
 
-// slots returns the number of logical slots of a layer's KV head, view what attention
-// reads of it.
-func (s *Session) slots(layer, head int) int {
-	return s.cache.Base(layer, head) + s.cache.Len(layer, head)
-}
-
-func (s *Session) view(layer, head int) kernels.KV { return s.cache.View(layer, head) }
-
 // Model returns the session's model.
 func (s *Session) Model() *Model { return s.m }
 
@@ -222,6 +214,3 @@ func (s *Session) logitRow() []float32 {
 type Span struct{ From, To int }
 
 func (p Span) String() string { return fmt.Sprintf("tokens %d to %d", p.From, p.To) }
-
-// defaultChunk is the default of SessionOptions.ChunkTokens.
-const defaultChunk = 512

@@ -226,7 +226,7 @@ func (m *Model) restoreAndFeed(ctx context.Context, f *kvcache.File, o SessionOp
 	if err != nil {
 		return nil, nil, err
 	}
-	if m.acc != nil || h.options.Compression != nil && h.options.Compression.Decode.Enabled() {
+	if m.net.Device != nil || h.options.Compression != nil && h.options.Compression.Decode.Enabled() {
 		if s, err = m.restoreFrom(ctx, f, h); err == nil {
 			failed = s.Prefill(ctx, tokens)
 		}
@@ -249,7 +249,7 @@ func (m *Model) restoreAndFeed(ctx context.Context, f *kvcache.File, o SessionOp
 		}
 		// Reading and hashing have a processor to themselves: a helper that takes turns
 		// with them would delay both.
-		back := m.pool.Lend()
+		back := m.net.Pool.Lend()
 		var all sync.WaitGroup
 		all.Go(func() {
 			_ = await(m.cfg.Layers - 1)
@@ -345,7 +345,7 @@ func (m *Model) readState(f *kvcache.File, o SessionOptions) (*sessionHeader, er
 		return nil, fmt.Errorf("session data: %d bytes beside the cache: %w", beside, kvcache.ErrFull)
 	}
 	return &sessionHeader{meta, state, o, kvcache.Options{
-		CPU: &m.cpu, MaxBytes: o.MaxCacheBytes, Account: m.memory, PageEntries: o.PageEntries, Device: m.Device(), DeviceLayers: m.DeviceLayers(),
+		CPU: &m.net.CPU, MaxBytes: o.MaxCacheBytes, Account: m.memory, PageEntries: o.PageEntries, Device: m.Device(), DeviceLayers: m.DeviceLayers(),
 		HugePages: o.HugePages && o.Compression == nil, LoadHuge: o.Compression == nil || !o.Compression.Decode.Enabled(),
 	}}, nil
 }

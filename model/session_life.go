@@ -7,6 +7,7 @@ import (
 
 	"github.com/lukv/lukv/kvcache"
 	"github.com/lukv/lukv/model/arch"
+	"github.com/lukv/lukv/model/internal/forward"
 )
 
 // NewSession returns an empty session. The caller closes it.
@@ -41,7 +42,7 @@ func (m *Model) newSession(o SessionOptions) (*Session, error) {
 		o.MaxTokens = m.cfg.MaxPositions
 	}
 	if o.ChunkTokens == 0 {
-		o.ChunkTokens = defaultChunk
+		o.ChunkTokens = forward.DefaultChunk
 	}
 	if err := m.resolveCacheType(&o); err != nil {
 		return nil, err
@@ -196,7 +197,7 @@ func (s *Session) Close() error {
 			u.cancel(errSessionClosed)
 		}
 		if u.run != nil {
-			u.run.stop.Store(true)
+			u.run.Stop(errSessionClosed)
 		}
 		if u.within {
 			return nil

@@ -135,7 +135,7 @@ func TestRopeOverSeveralCalls(t *testing.T) {
 		require.NoError(t, err)
 		defer m.Close()
 		tokens := randomTokens(120, 97, 1)
-		e := &exactModel{cfg: cfg, rope: m.ropes[0], w: m.weights, mats: map[*byte][]float64{}}
+		e := &exactModel{cfg: cfg, rope: m.net.Ropes[0], w: m.weights, mats: map[*byte][]float64{}}
 		e.reset()
 		s := newTestSession(t, m, SessionOptions{MaxTokens: 200, ChunkTokens: 9})
 		var want []float64

@@ -121,7 +121,7 @@ func TestMetricsSeeTheRotation(t *testing.T) {
 			ob, err := m.Observe(t.Context(), tokens, SessionOptions{}, metric)
 			require.NoError(t, err)
 			defer ob.Close()
-			for at, p := range m.plan {
+			for at, p := range m.net.Plan {
 				if p.Window > 0 {
 					require.True(t, c.window)
 					continue
@@ -141,7 +141,7 @@ func TestMetricsSeeTheRotation(t *testing.T) {
 				}
 				// By what is shown, a row of cosines and sines can be made again.
 				cos, sin := make([]float32, m.cfg.HeadDim/2), make([]float32, m.cfg.HeadDim/2)
-				m.ropes[p.Rope].Row(77, len(tokens), cos, sin)
+				m.net.Ropes[p.Rope].Row(77, len(tokens), cos, sin)
 				for i, f := range l.InvFreq {
 					wantCos, wantSin := rotationOf(77, f, l.RopeScale)
 					require.InDelta(t, wantCos, float64(cos[i]), 1e-6)

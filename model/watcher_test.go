@@ -121,7 +121,7 @@ func TestWhatMetricsSee(t *testing.T) {
 			s := newTestSession(t, m, o)
 			require.NoError(t, tt.run(s), tt.name)
 
-			e := &exactModel{cfg: c, rope: m.ropes[0], w: m.weights, mats: map[*byte][]float64{}}
+			e := &exactModel{cfg: c, rope: m.net.Ropes[0], w: m.weights, mats: map[*byte][]float64{}}
 			e.reset()
 			queries := make([][][]float64, c.Layers) // [L][T][H*D]
 			e.saw = func(layer int, q []float64) { queries[layer] = append(queries[layer], append([]float64(nil), q...)) }

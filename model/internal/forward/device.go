@@ -1,4 +1,4 @@
-package model
+package forward
 
 import (
 	"context"
@@ -10,21 +10,21 @@ import (
 
 // turnColumns is the number of elements that say how a device rotates a row: cosines, sines
 // and, in models that have one, the factor of queries.
-func (m *Model) turnColumns() int {
-	if m.cfg.Rope.QueryBeta != 0 {
-		return m.cfg.HeadDim + 1
+func (net *Network) turnColumns() int {
+	if net.Config.Rope.QueryBeta != 0 {
+		return net.Config.HeadDim + 1
 	}
-	return m.cfg.HeadDim
+	return net.Config.HeadDim
 }
 
 // turnsOf returns where a rotation's turns of the run's rows are.
 func (d *deviceRun) turnsOf(rope int) []float32 {
-	n := d.m.turnColumns()
+	n := d.net.turnColumns()
 	return d.turns.Floats()[rope*d.cap*n:][:d.rows*n]
 }
 
 // rotations fills the turns of all rows.
-func (d *deviceRun) rotations() { d.each(d.rows, 16, (*rotationStage)(d)) }
+func (d *deviceRun) rotations() { d.Each(d.rows, 16, (*rotationStage)(d)) }
 
 type rotationStage deviceRun
 
@@ -32,16 +32,16 @@ func (st *rotationStage) Run(lo, hi, _ int) {
 	d := (*deviceRun)(st)
 	for i := range d.spans {
 		g := &d.spans[i]
-		for row := max(lo, g.row); row < min(hi, g.row+g.n); row++ {
-			d.rotation(row, g.seqLen)
+		for row := max(lo, g.row); row < min(hi, g.row+g.N); row++ {
+			d.rotation(row, g.SeqLen)
 		}
 	}
 }
 
 // rotation fills the turns of a row of a sequence of seqLen tokens.
 func (d *deviceRun) rotation(row, seqLen int) {
-	n, dim, pos := d.m.turnColumns(), d.m.cfg.HeadDim, int(d.pos[row])
-	for rope, r := range d.m.ropes {
+	n, dim, pos := d.net.turnColumns(), d.net.Config.HeadDim, int(d.pos[row])
+	for rope, r := range d.net.Ropes {
 		t := d.turnsOf(rope)[row*n : (row+1)*n]
 		r.Row(pos, seqLen, t[:dim/2], t[dim/2:dim])
 		if n > dim {
@@ -130,7 +130,7 @@ func (d *deviceRun) setInput() {
 // project computes the logits of n rows of the residual stream, from first on.
 func (d *deviceRun) project(first, n int) {
 	last, logits := kernels.Rows{Buffer: d.last, N: n}, kernels.Rows{Buffer: d.acts[actLogits], N: n}
-	d.e.Norm(last, d.act(actX).Part(first, n), d.acc.norm, d.m.cfg.NormEps)
+	d.e.Norm(last, d.act(actX).Part(first, n), d.acc.norm, d.net.Config.NormEps)
 	d.product(logits, last, d.acc.head)
 	d.e.Copy(kernels.Rows{Buffer: d.out, N: n}, logits)
 }
@@ -147,13 +147,13 @@ func (d *deviceRun) flush() error {
 
 // reserve makes room for the rows in the caches of layers [from, to).
 func (d *deviceRun) reserve(from, to int) error {
-	heads := d.m.cfg.KVHeads
+	heads := d.net.Config.KVHeads
 	n := (to - from) * len(d.spans) * heads
 	if cap(d.errs) < n {
 		d.errs = make([]error, n)
 	}
 	d.errs, d.first = d.errs[:n], from
-	d.each(n, 32, (*reserveStage)(d))
+	d.Each(n, 32, (*reserveStage)(d))
 	i := 0
 	for at := from; at < to; at++ {
 		for j := range d.spans {
@@ -163,8 +163,8 @@ func (d *deviceRun) reserve(from, to int) error {
 					clear(d.errs)
 					return layerError(at, head, err)
 				}
-				cache := g.s.cache
-				d.a.SetHead(at, j, head, cache.Table(at, head), cache.Len(at, head)-g.n, cache.Base(at, head))
+				cache := g.Cache
+				d.a.SetHead(at, j, head, cache.Table(at, head), cache.Len(at, head)-g.N, cache.Base(at, head))
 				i++
 			}
 		}
@@ -177,17 +177,17 @@ type reserveStage deviceRun
 
 func (st *reserveStage) Run(lo, hi, _ int) {
 	d := (*deviceRun)(st)
-	heads := d.m.cfg.KVHeads
+	heads := d.net.Config.KVHeads
 	for i := lo; i < hi; i++ {
 		at, g := d.first+i/heads/len(d.spans), &d.spans[i/heads%len(d.spans)]
-		d.errs[i] = g.s.cache.Reserve(at, i%heads, d.pos[g.row:g.row+g.n])
+		d.errs[i] = g.Cache.Reserve(at, i%heads, d.pos[g.row:g.row+g.N])
 	}
 }
 
 // turn hands the turns of the run's rows, those of the stream from first on, to the device.
 // They are computed in the first layer and kept for the others.
-func (st *stream) turn(d *deviceRun, at, first int) {
-	n, ropes := d.m.turnColumns(), len(d.m.ropes)
+func (st *Stream) turn(d *deviceRun, at, first int) {
+	n, ropes := d.net.turnColumns(), len(d.net.Ropes)
 	if st.turns == nil {
 		st.turns = make([]float32, ropes*len(st.tokens)*n)
 	}
@@ -206,7 +206,7 @@ func (st *stream) turn(d *deviceRun, at, first int) {
 
 // forwardLayer runs a layer over the rows of a stream from first on. The first layer
 // starts from their embeddings; what the host continues with is copied back to it.
-func (d *deviceRun) forwardLayer(ctx context.Context, at int, st *stream, first int) error {
+func (d *deviceRun) forwardLayer(ctx context.Context, at int, st *Stream, first int) error {
 	d.start()
 	st.turn(d, at, first)
 	if err := d.reserve(at, at+1); err != nil {
@@ -214,7 +214,7 @@ func (d *deviceRun) forwardLayer(ctx context.Context, at int, st *stream, first 
 	}
 	last := at == len(d.acc.layers)-1 && !d.acc.whole()
 	if at == 0 {
-		d.m.embedTokens(d.embeddings(), st.tokens[first:first+d.rows])
+		d.net.embedTokens(d.embeddings(), st.tokens[first:first+d.rows])
 	}
 	err := d.once(ctx, d.rows, func() error {
 		if at == 0 {
@@ -233,19 +233,19 @@ func (d *deviceRun) forwardLayer(ctx context.Context, at int, st *stream, first 
 	if err != nil || !last {
 		return err
 	}
-	return d.result(ctx, st.hostRows(d.m, first, d.rows))
+	return d.result(ctx, st.hostRows(d.net, first, d.rows))
 }
 
 // result copies the residual stream of the run's rows to x.
 func (d *deviceRun) result(ctx context.Context, x []float32) error {
-	return d.acc.dev.Read(ctx, x[:d.rows*d.m.cfg.Hidden], kernels.Rows{Buffer: d.acts[actX], N: d.rows})
+	return d.acc.dev.Read(ctx, x[:d.rows*d.net.Config.Hidden], kernels.Rows{Buffer: d.acts[actX], N: d.rows})
 }
 
 // logits copies the logits of rows first … first+n-1 of the run to dst, computing them
 // if that has not been done yet.
 func (d *deviceRun) logits(ctx context.Context, dst []float32, first, n int) error {
 	if first+n <= d.ready {
-		d.copyLogits(dst, d.out.Floats()[first*d.m.cfg.Vocab:], n)
+		d.copyLogits(dst, d.out.Floats()[first*d.net.Config.Vocab:], n)
 		return nil
 	}
 	if err := d.submit(ctx, listKey{rows: d.rows, first: first, n: n}); err != nil {
@@ -259,20 +259,20 @@ func (d *deviceRun) logits(ctx context.Context, dst []float32, first, n int) err
 // processor's cache holds.
 func (d *deviceRun) copyLogits(dst, src []float32, n int) {
 	d.to, d.from = dst, src
-	d.each(n, 1, (*copyStage)(d))
+	d.Each(n, 1, (*copyStage)(d))
 	d.to, d.from = nil, nil
 }
 
 type copyStage deviceRun
 
 func (st *copyStage) Run(lo, hi, _ int) {
-	vocab := st.m.cfg.Vocab
+	vocab := st.net.Config.Vocab
 	copy(st.to[lo*vocab:hi*vocab], st.from[lo*vocab:hi*vocab])
-	st.m.finishLogits(st.to[lo*vocab : hi*vocab])
+	st.net.finishLogits(st.to[lo*vocab : hi*vocab])
 }
 
 // streamLogits computes the logits of rows of a stream.
-func (d *deviceRun) streamLogits(ctx context.Context, dst []float32, st *stream, first, n int) error {
+func (d *deviceRun) streamLogits(ctx context.Context, dst []float32, st *Stream, first, n int) error {
 	err := d.once(ctx, n, func() error {
 		d.e.Copy(d.act(actX), st.part(first, n))
 		d.project(0, n)
@@ -290,7 +290,7 @@ func (d *deviceRun) norm(w kernels.Buffer) {
 		d.e.Copy(d.act(actNorm), d.act(actX))
 		return
 	}
-	d.e.Norm(d.act(actNorm), d.act(actX), w, d.m.cfg.NormEps)
+	d.e.Norm(d.act(actNorm), d.act(actX), w, d.net.Config.NormEps)
 }
 
 func (d *deviceRun) multiply(src act, add bool, linears []deviceLinear) {
@@ -303,7 +303,7 @@ func (d *deviceRun) multiply(src act, add bool, linears []deviceLinear) {
 }
 
 func (d *deviceRun) headNorm(a act, w kernels.Buffer) {
-	d.e.HeadNorm(d.act(a), w, d.m.cfg.NormEps)
+	d.e.HeadNorm(d.act(a), w, d.net.Config.NormEps)
 }
 
 // fullNorm is headNorm for weights of all heads.
@@ -311,7 +311,7 @@ func (d *deviceRun) fullNorm(a act, w kernels.Buffer) { d.headNorm(a, w) }
 
 func (d *deviceRun) ropeAppend(at int) error {
 	var turns kernels.Rows
-	if rope := d.m.plan[at].Rope; rope != arch.NoRope {
+	if rope := d.net.Plan[at].Rope; rope != arch.NoRope {
 		turns = kernels.Rows{Buffer: d.turns, First: rope * d.cap, N: d.recorded}
 	}
 	d.e.RopeAppend(d.a, at, d.act(actQ), d.act(actK), d.act(actV), turns)
@@ -331,25 +331,28 @@ func (d *deviceRun) attend(at int) {
 
 // wantsWeights reports whether a watcher wants the attention weights of a layer.
 func (d *deviceRun) wantsWeights(at int) bool {
-	return d.m.cfg.Ragged(at) && slices.ContainsFunc(d.spans, func(g span) bool {
-		return g.watch != nil && g.watch.wantsWeights(at)
+	return d.net.Config.Ragged(at) && slices.ContainsFunc(d.spans, func(g Span) bool {
+		return g.Watch != nil && g.Watch.wantsWeights(at)
 	})
 }
 
 func (d *deviceRun) gateUp(p *arch.LayerPlan, gate, up kernels.DeviceMatrix, gateBias, upBias kernels.Buffer) {
 	g, u := kernels.Linear{W: gate, Bias: gateBias}, kernels.Linear{W: up, Bias: upBias}
-	if p.FFN.Activation == arch.SiLU {
+	switch p.FFN.Activation {
+	case arch.SiLU:
 		d.e.GateUp(d.act(actMLP), d.act(actNorm), g, u)
-		return
+	case arch.GELUTanh:
+		d.products = append(d.products[:0], kernels.Product{Linear: g, Dst: d.act(actGate)}, kernels.Product{Linear: u, Dst: d.act(actUp)})
+		d.e.MatMul(d.act(actNorm), false, d.products)
+		d.e.GeGLU(d.act(actMLP), d.act(actGate), d.act(actUp))
+	default: // see OnDevices
+		panic("forward: an activation that devices lack")
 	}
-	d.products = append(d.products[:0], kernels.Product{Linear: g, Dst: d.act(actGate)}, kernels.Product{Linear: u, Dst: d.act(actUp)})
-	d.e.MatMul(d.act(actNorm), false, d.products)
-	d.e.GeGLU(d.act(actMLP), d.act(actGate), d.act(actUp))
 }
 
 func (d *deviceRun) addBranch(w kernels.Buffer, scale float32) {
 	if w != nil {
-		d.e.HeadNorm(d.act(actBranch), w, d.m.cfg.NormEps)
+		d.e.HeadNorm(d.act(actBranch), w, d.net.Config.NormEps)
 	}
 	d.e.AddScaled(d.act(actX), d.act(actBranch), scale)
 }
@@ -359,7 +362,7 @@ func (d *deviceRun) addBranch(w kernels.Buffer, scale float32) {
 func (d *deviceRun) reorder([]int32) { panic("model: an operation that devices lack") }
 
 func (d *deviceRun) anyWatcher() bool {
-	return slices.ContainsFunc(d.spans, func(g span) bool { return g.watch != nil })
+	return slices.ContainsFunc(d.spans, func(g Span) bool { return g.Watch != nil })
 }
 
 // queriesReady interrupts the list where a watcher needs queries before rotation.
@@ -367,7 +370,7 @@ func (d *deviceRun) queriesReady(at int) error {
 	if !d.anyWatcher() {
 		return nil
 	}
-	if n := d.rows * d.m.cfg.Heads * d.m.cfg.HeadDim; cap(d.q) < n {
+	if n := d.rows * d.net.Config.Heads * d.net.Config.HeadDim; cap(d.q) < n {
 		d.q = make([]float32, n)
 	}
 	d.at = at
@@ -376,7 +379,7 @@ func (d *deviceRun) queriesReady(at int) error {
 	}
 	wants := false
 	for i := range d.spans {
-		wants = wants || d.spans[i].watch.needsQueries(d.pass)
+		wants = wants || d.spans[i].Watch.needsQueries(d.passRows)
 	}
 	if wants {
 		if err := d.readQueries(); err != nil {
@@ -395,7 +398,7 @@ func (d *deviceRun) queriesReady(at int) error {
 func (d *deviceRun) readHidden(at int) error {
 	wants := false
 	for i := range d.spans {
-		wants = wants || d.spans[i].watch.needsHidden(d.pass, &d.spans[i])
+		wants = wants || d.spans[i].Watch.needsHidden(d.passRows, &d.spans[i])
 	}
 	if !wants {
 		return nil
@@ -403,7 +406,7 @@ func (d *deviceRun) readHidden(at int) error {
 	if err := d.flush(); err != nil {
 		return err
 	}
-	x := make([]float32, d.rows*d.m.cfg.Hidden)
+	x := make([]float32, d.rows*d.net.Config.Hidden)
 	if err := d.result(d.ctx, x); err != nil {
 		return err
 	}
@@ -418,7 +421,7 @@ func (d *deviceRun) attentionReady(at int) error {
 	d.at = at
 	wants := false
 	for i := range d.spans {
-		wants = wants || d.spans[i].watch.needsAttention(d.pass, &d.spans[i])
+		wants = wants || d.spans[i].Watch.needsAttention(d.passRows, &d.spans[i])
 	}
 	if !wants {
 		return nil
@@ -433,7 +436,7 @@ func (d *deviceRun) attentionReady(at int) error {
 	}
 	d.watchAttention(at)
 	for i := range d.spans {
-		if err := d.spans[i].s.cache.Err(); err != nil {
+		if err := d.spans[i].Cache.Err(); err != nil {
 			return err
 		}
 	}
@@ -449,12 +452,12 @@ func (d *deviceRun) readQueries() error {
 	if err := d.flush(); err != nil {
 		return err
 	}
-	return d.acc.dev.Read(d.ctx, d.q[:d.rows*d.m.cfg.Heads*d.m.cfg.HeadDim], kernels.Rows{Buffer: d.acts[actQ], N: d.rows})
+	return d.acc.dev.Read(d.ctx, d.q[:d.rows*d.net.Config.Heads*d.net.Config.HeadDim], kernels.Rows{Buffer: d.acts[actQ], N: d.rows})
 }
 
 // readSoftmax hands the softmax statistics of the last attention to the watchers.
 func (d *deviceRun) readSoftmax() error {
-	c := d.m.cfg
+	c := d.net.Config
 	group := c.Heads / c.KVHeads
 	n := d.rows * c.Heads
 	d.softmax = slices.Grow(d.softmax[:0], n)[:n]
@@ -464,10 +467,10 @@ func (d *deviceRun) readSoftmax() error {
 	for i := range d.spans {
 		g := &d.spans[i]
 		for head := range c.KVHeads {
-			if g.watch == nil {
+			if g.Watch == nil {
 				continue
 			}
-			of := g.watch.softmaxOf(d.pass, head, 0, g.n)
+			of := g.Watch.softmaxOf(d.passRows, head, 0, g.N)
 			for j := range len(of) / group {
 				copy(of[j*group:(j+1)*group], d.softmax[(g.row+j)*c.Heads+head*group:])
 			}

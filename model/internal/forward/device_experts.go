@@ -1,4 +1,4 @@
-package model
+package forward
 
 import (
 	"github.com/lukv/lukv/kernels"
@@ -24,9 +24,9 @@ type deviceMixture struct {
 
 // mixturePlan returns the plan of the layers with experts, which have one shape in every
 // family, nil if there are none.
-func (m *Model) mixturePlan() *arch.FFNPlan {
-	for i := range m.plan {
-		if p := &m.plan[i].FFN; p.Experts > 0 {
+func (net *Network) mixturePlan() *arch.FFNPlan {
+	for i := range net.Plan {
+		if p := &net.Plan[i].FFN; p.Experts > 0 {
 			return p
 		}
 	}
@@ -34,12 +34,12 @@ func (m *Model) mixturePlan() *arch.FFNPlan {
 }
 
 // mixtureColumns returns the numbers that a device has for a row of a mixture.
-func (m *Model) mixtureColumns() int {
-	p := m.mixturePlan()
+func (net *Network) mixtureColumns() int {
+	p := net.mixturePlan()
 	if p == nil {
 		return 0
 	}
-	n := p.Experts + p.Chosen*(2+p.Width+m.cfg.Hidden)
+	n := p.Experts + p.Chosen*(2+p.Width+net.Config.Hidden)
 	if p.Shared > 0 {
 		n += p.Shared + 1
 	}
@@ -47,15 +47,15 @@ func (m *Model) mixtureColumns() int {
 }
 
 // newDeviceMixture makes the buffers for passes of up to rows rows.
-func (m *Model) newDeviceMixture(rows int, buffer func(t tensor.Type, rows, cols int) kernels.Buffer) deviceMixture {
-	p := m.mixturePlan()
+func (net *Network) newDeviceMixture(rows int, buffer func(t tensor.Type, rows, cols int) kernels.Buffer) deviceMixture {
+	p := net.mixturePlan()
 	if p == nil {
 		return deviceMixture{}
 	}
-	x, operand := deviceMixture{cap: min(rows, mixtureRows)}, m.deviceOperand()
+	x, operand := deviceMixture{cap: min(rows, MixtureRows)}, net.deviceOperand()
 	x.logits = buffer(tensor.F32, x.cap, p.Experts)
 	x.experts, x.weights = buffer(tensor.F32, x.cap, p.Chosen), buffer(tensor.F32, x.cap, p.Chosen)
-	x.inner, x.out = buffer(operand, x.cap*p.Chosen, p.Width), buffer(tensor.F32, x.cap*p.Chosen, m.cfg.Hidden)
+	x.inner, x.out = buffer(operand, x.cap*p.Chosen, p.Width), buffer(tensor.F32, x.cap*p.Chosen, net.Config.Hidden)
 	if p.Shared > 0 {
 		x.shared, x.gate = buffer(operand, x.cap, p.Shared), buffer(tensor.F32, x.cap, 1)
 	}

@@ -1,4 +1,4 @@
-package model
+package forward
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/kvcache"
 	"github.com/lukv/lukv/lukv"
 )
 
@@ -13,8 +14,8 @@ import (
 // queries and the attention that a window of queries pays) stays on the device;
 // the same run computes scores there from it and from the pages.
 
-// deviceWatch is what a watcher keeps on the device for one layer and session.
-type deviceWatch struct {
+// DeviceWatch is what a watcher keeps on the device for one layer and sequence.
+type DeviceWatch struct {
 	moments    kernels.Moments // of the queries from position skip on; nil: not wanted
 	covariance bool
 	skip       int
@@ -28,7 +29,8 @@ type windowSums struct {
 	sums       kernels.ColumnSums
 }
 
-func (w *deviceWatch) free() {
+// Free releases what is kept on the device. The watch may be nil.
+func (w *DeviceWatch) Free() {
 	if w == nil {
 		return
 	}
@@ -42,14 +44,14 @@ func (w *deviceWatch) free() {
 }
 
 // rowsFrom returns the rows of a span that are at position from or later.
-func (p *pass) rowsFrom(g *span, from int) (first, n int) {
-	skip := min(g.n, max(0, from-int(p.pos[g.row])))
-	return g.row + skip, g.n - skip
+func (p *passRows) rowsFrom(g *Span, from int) (first, n int) {
+	skip := min(g.N, max(0, from-int(p.pos[g.row])))
+	return g.row + skip, g.N - skip
 }
 
 // recordMoments adds a span's queries to its moments.
-func (d *deviceRun) recordMoments(g *span) {
-	if w := g.watch.onDevice(); w != nil && w.moments != nil {
+func (d *deviceRun) recordMoments(g *Span) {
+	if w := g.Watch.OnDevice(); w != nil && w.moments != nil {
 		if first, n := d.rowsFrom(g, w.skip); n > 0 {
 			d.e.Moments(w.moments, d.act(actQ), first, n)
 		}
@@ -57,8 +59,8 @@ func (d *deviceRun) recordMoments(g *span) {
 }
 
 // recordSums adds the attention of a span to the sums of its windows.
-func (d *deviceRun) recordSums(at, seq int, g *span) {
-	if w := g.watch.onDevice(); w != nil {
+func (d *deviceRun) recordSums(at, seq int, g *Span) {
+	if w := g.Watch.OnDevice(); w != nil {
 		for _, x := range w.windows {
 			if first, n := d.rowsFrom(g, x.from); n > 0 {
 				d.e.ColumnSums(x.sums, d.a, at, seq, d.act(actQ), first, n)
@@ -68,8 +70,8 @@ func (d *deviceRun) recordSums(at, seq int, g *span) {
 }
 
 // sumsRows reports whether recordSums has anything to do.
-func (d *deviceRun) sumsRows(g *span) bool {
-	if w := g.watch.onDevice(); w != nil {
+func (d *deviceRun) sumsRows(g *Span) bool {
+	if w := g.Watch.OnDevice(); w != nil {
 		for _, x := range w.windows {
 			if _, n := d.rowsFrom(g, x.from); n > 0 {
 				return true
@@ -79,32 +81,32 @@ func (d *deviceRun) sumsRows(g *span) bool {
 	return false
 }
 
-// onDevice returns what the watcher keeps on the device. The watcher may be nil.
-func (w *watcher) onDevice() *deviceWatch {
+// OnDevice returns what the watcher keeps on the device. The watcher may be nil.
+func (w *Watcher) OnDevice() *DeviceWatch {
 	if w == nil {
 		return nil
 	}
-	return w.device
+	return w.Device
 }
 
 // attention returns the run's attention on a device if it has the layer, nil otherwise.
-func (r *run) attention(at int) kernels.Attention {
-	if r == nil || r.dev == nil || at >= len(r.dev.acc.layers) {
+func (r *Pass) attention(at int) kernels.Attention {
+	if r.dev == nil || at >= len(r.dev.acc.layers) {
 		return nil
 	}
 	return r.dev.a
 }
 
-// deviceWatch makes what collects on the device what metrics need from a layer during
+// DeviceWatch makes what collects on the device what metrics need from a layer during
 // the prefill of T tokens, and removes from needs what the host then need not collect.
 // share is the uniform budget that metrics look at. It returns nil if the device
 // collects nothing.
-func (r *run) deviceWatch(at, T int, needs *lukv.Needs, share int, metrics []lukv.Metric) (*deviceWatch, error) {
+func (r *Pass) DeviceWatch(at, T int, needs *lukv.Needs, share int, metrics []lukv.Metric) (*DeviceWatch, error) {
 	a := r.attention(at)
 	if a == nil {
 		return nil, nil
 	}
-	w := &deviceWatch{skip: needs.StatsSkip, covariance: needs.Covariance}
+	w := &DeviceWatch{skip: needs.StatsSkip, covariance: needs.Covariance}
 	if needs.Stats && !needs.ChannelNorms { // devices do not sum lengths
 		var err error
 		if w.moments, err = a.Moments(needs.Covariance); err != nil {
@@ -123,7 +125,7 @@ func (r *run) deviceWatch(at, T int, needs *lukv.Needs, share int, metrics []luk
 		}
 		sums, err := a.ColumnSums(T)
 		if err != nil {
-			w.free()
+			w.Free()
 			return nil, fmt.Errorf("memory for the attention of %d queries: %w", size, err)
 		}
 		w.windows = append(w.windows, windowSums{size: size, from: T - size, sums: sums})
@@ -135,7 +137,7 @@ func (r *run) deviceWatch(at, T int, needs *lukv.Needs, share int, metrics []luk
 	return w, nil
 }
 
-func (w *deviceWatch) window(size int) kernels.ColumnSums {
+func (w *DeviceWatch) window(size int) kernels.ColumnSums {
 	for _, x := range w.windows {
 		if x.size == size {
 			return x.sums
@@ -146,7 +148,7 @@ func (w *deviceWatch) window(size int) kernels.ColumnSums {
 
 // windowOnDevice returns the number of queries whose attention a metric looks at
 // on a device, 0 for none. A window that depends on the budget is not known when
-// an observation collects, so no session takes it from the device.
+// the context is read for several budgets, so nobody takes it from the device.
 func windowOnDevice(m lukv.Metric, T, share int) int {
 	needs := m.Needs(T, share)
 	if !needs.WindowMeans || needs.Window >= T || needs.Window != m.Needs(T, 0).Window {
@@ -155,33 +157,33 @@ func windowOnDevice(m lukv.Metric, T, share int) int {
 	return needs.Window
 }
 
-// score ranks the entries of a layer of s, on the device if it can. w is the watcher
-// of the layer in this run, or nil; a nil run has no device.
-func (r *run) score(ctx context.Context, s *Session, w *watcher, metric lukv.Metric, l *lukv.Layer) (lukv.Scores, error) {
+// Score ranks the entries of a layer of a cache, on the device if it can. w is the watcher
+// of the layer in this run, or nil.
+func (r *Pass) Score(ctx context.Context, cache *kvcache.Cache, w *Watcher, metric lukv.Metric, l *lukv.Layer) (lukv.Scores, error) {
 	a := r.attention(l.Index)
 	if a == nil {
 		return lukv.Score(ctx, metric, l)
 	}
-	device := w.onDevice()
+	device := w.OnDevice()
 	if metric.Needs(l.T, l.Share).Stats && device != nil && device.moments != nil {
-		if w.stats == nil {
+		if w.Stats == nil {
 			var err error
-			if w.stats, err = r.m.readMoments(ctx, a, device); err != nil {
+			if w.Stats, err = r.net.readMoments(ctx, a, device); err != nil {
 				return nil, err
 			}
 		}
-		l.Stats = w.stats
+		l.Stats = w.Stats
 	}
-	on := &layerReductions{a: a, layer: l.Index, kvHeads: r.m.cfg.KVHeads, output: r.dev.acc.layers[l.Index].out[0].w}
+	on := &layerReductions{a: a, layer: l.Index, kvHeads: r.net.Config.KVHeads, output: r.dev.acc.layers[l.Index].out[0].w}
 	if size := windowOnDevice(metric, l.T, l.Share); size > 0 && device != nil {
 		on.window, on.sums = size, device.window(size)
 	}
 	if !metric.Needs(l.T, l.Share).WindowMeans || on.sums != nil {
 		l.Accelerator = on
-		for head := range r.m.cfg.KVHeads {
-			a.SetHead(l.Index, 0, head, s.cache.Table(l.Index, head), s.cache.Len(l.Index, head), s.cache.Base(l.Index, head))
+		for head := range r.net.Config.KVHeads {
+			a.SetHead(l.Index, 0, head, cache.Table(l.Index, head), cache.Len(l.Index, head), cache.Base(l.Index, head))
 		}
-		if err := s.cache.Err(); err != nil {
+		if err := cache.Err(); err != nil {
 			return nil, err
 		}
 	}
@@ -189,9 +191,9 @@ func (r *run) score(ctx context.Context, s *Session, w *watcher, metric lukv.Met
 }
 
 // readMoments copies a layer's query statistics to the host.
-func (m *Model) readMoments(ctx context.Context, a kernels.Attention, w *deviceWatch) (*lukv.QueryStats, error) {
-	c := m.cfg
-	stats := lukv.NewQueryStats(c.Heads, c.HeadDim, w.skip, w.covariance, m.cpu)
+func (net *Network) readMoments(ctx context.Context, a kernels.Attention, w *DeviceWatch) (*lukv.QueryStats, error) {
+	c := net.Config
+	stats := lukv.NewQueryStats(c.Heads, c.HeadDim, w.skip, w.covariance, net.CPU)
 	mean := make([]float64, c.HeadDim)
 	var cov []float64
 	if w.covariance {

@@ -1,4 +1,4 @@
-package model
+package forward
 
 import (
 	"context"
@@ -13,8 +13,8 @@ import (
 // forward pass and runs lists of them. Lists without watchers are kept and run again for
 // later passes with the same number of rows.
 type deviceRun struct {
-	*pass
-	acc  *deviceWeights
+	*passRows
+	acc  *Device
 	e    kernels.Encoder
 	a    kernels.Attention
 	acts [actEnd]kernels.Buffer // nil where the model does not use one
@@ -57,29 +57,29 @@ const (
 	deviceLogits = 16
 )
 
-func newDeviceRun(p *pass, s runShape) (*deviceRun, error) {
+func newDeviceRun(p *passRows, s Shape) (*deviceRun, error) {
 	d := &deviceRun{
-		pass: p, acc: p.m.acc, lists: make(map[listKey]kernels.CommandList),
-		described: make([]kernels.RowSpan, 0, s.seqs),
+		passRows: p, acc: p.net.Device, lists: make(map[listKey]kernels.CommandList),
+		described: make([]kernels.RowSpan, 0, s.Seqs),
 	}
 	if err := d.allocate(s); err != nil {
 		d.close()
-		return nil, fmt.Errorf("memory for %d rows on %s: %w", s.rows, d.acc.dev.Info().Name, err)
+		return nil, fmt.Errorf("memory for %d rows on %s: %w", s.Rows, d.acc.dev.Info().Name, err)
 	}
 	return d, nil
 }
 
 // allocate makes the buffers of a run.
-func (d *deviceRun) allocate(s runShape) (err error) {
-	c, dev := d.m.cfg, d.acc.dev
+func (d *deviceRun) allocate(s Shape) (err error) {
+	c, dev := d.net.Config, d.acc.dev
 	if d.e, err = dev.Encoder(); err != nil {
 		return err
 	}
-	if d.a, err = dev.Attention(d.m.attentionShape(s)); err != nil {
+	if d.a, err = dev.Attention(d.net.attentionShape(s)); err != nil {
 		return err
 	}
 	if d.acc.whole() {
-		d.logitRows = max(s.seqs, min(s.rows, deviceLogits))
+		d.logitRows = max(s.Seqs, min(s.Rows, deviceLogits))
 	}
 	buffer := func(t tensor.Type, rows, cols int) (b kernels.Buffer) {
 		if err == nil {
@@ -93,12 +93,12 @@ func (d *deviceRun) allocate(s runShape) (err error) {
 		}
 		return b
 	}
-	operand := d.m.deviceOperand()
+	operand := d.net.deviceOperand()
 	for a := range actEnd {
-		if !d.m.uses(a) {
+		if !d.net.uses(a) {
 			continue
 		}
-		t, rows := tensor.F32, s.rows
+		t, rows := tensor.F32, s.Rows
 		switch a {
 		case actNorm, actAttention, actMLP:
 			t = operand
@@ -108,9 +108,9 @@ func (d *deviceRun) allocate(s runShape) (err error) {
 		d.acts[a] = buffer(t, rows, a.columns(c))
 	}
 	d.last = buffer(operand, d.logitRows, c.Hidden)
-	d.mix = d.m.newDeviceMixture(s.rows, buffer)
-	d.in = shared(kernels.HostWrites, s.rows, c.Hidden)
-	d.turns = shared(kernels.HostWrites, len(d.m.ropes)*s.rows, d.m.turnColumns())
+	d.mix = d.net.newDeviceMixture(s.Rows, buffer)
+	d.in = shared(kernels.HostWrites, s.Rows, c.Hidden)
+	d.turns = shared(kernels.HostWrites, len(d.net.Ropes)*s.Rows, d.net.turnColumns())
 	d.out = shared(kernels.HostReads, d.logitRows, c.Vocab)
 	return err
 }
@@ -155,7 +155,7 @@ func (d *deviceRun) forget() {
 func (d *deviceRun) start() {
 	d.described = d.described[:0]
 	for i := range d.spans {
-		d.described = append(d.described, kernels.RowSpan{Row: d.spans[i].row, N: d.spans[i].n})
+		d.described = append(d.described, kernels.RowSpan{Row: d.spans[i].row, N: d.spans[i].N})
 	}
 	d.a.SetSpans(d.described, d.pos[:d.rows])
 	d.ready = 0

@@ -1,4 +1,4 @@
-package model
+package forward
 
 import (
 	"sync/atomic"
@@ -25,19 +25,19 @@ type splitHead struct {
 // none waits long for another at the end.
 const splitItems = 8
 
-// splitBlocks is the least number of blocks in an item, which takes some tens of
+// SplitBlocks is the least number of blocks in an item, which takes some tens of
 // microseconds. It is a variable for tests.
-var splitBlocks = 8
+var SplitBlocks = 8
 
 func (h *hostRun) attend(at int) {
 	h.at = at
-	c := h.m.cfg
+	c := h.net.Config
 	h.items = h.items[:0]
 	size := h.splitSize()
 	h.splits = h.splits[:0]
 	for i := range h.spans {
 		// Later tokens see more: hand their tiles out first.
-		n, tile := h.spans[i].n, h.attentionTile
+		n, tile := h.spans[i].N, h.attentionTile
 		for from := (n - 1) / tile * tile; from >= 0; from -= tile {
 			for head := range c.KVHeads {
 				it := attentionItem{seg: i, head: head, from: from, n: min(tile, n-from), split: -1}
@@ -48,7 +48,7 @@ func (h *hostRun) attend(at int) {
 		}
 	}
 	h.splitMemory()
-	h.each(len(h.items), 1, (*attentionStage)(h))
+	h.Each(len(h.items), 1, (*attentionStage)(h))
 }
 
 // splitSize returns how many blocks an item should have, 0 if heads should stay whole
@@ -61,9 +61,9 @@ func (h *hostRun) splitSize() int {
 	}
 	total, largest, heads := 0, 0, 0
 	for i := range h.spans {
-		if g := &h.spans[i]; g.n == 1 {
-			for head := range h.m.cfg.KVHeads {
-				n := g.s.slots(h.at, head)
+		if g := &h.spans[i]; g.N == 1 {
+			for head := range h.net.Config.KVHeads {
+				n := g.slots(h.at, head)
 				total, largest, heads = total+n, max(largest, n), heads+1
 			}
 		}
@@ -71,7 +71,7 @@ func (h *hostRun) splitSize() int {
 	if 10*w*largest*((heads+w-1)/w) <= 11*total {
 		return 0
 	}
-	return max(splitBlocks, total/(w*splitItems*kernels.BlockEntries))
+	return max(SplitBlocks, total/(w*splitItems*kernels.BlockEntries))
 }
 
 // splitItem splits a head into items if it is long enough, and reports whether it did.
@@ -94,7 +94,7 @@ func (h *hostRun) splitItem(it attentionItem, size int) bool {
 
 // splitMemory divides memory among the heads that are split.
 func (h *hostRun) splitMemory() {
-	rows, d := 0, h.m.cfg.HeadDim
+	rows, d := 0, h.net.Config.HeadDim
 	for i := range h.splits {
 		rows += h.splits[i].rows
 	}
@@ -112,7 +112,7 @@ func (h *hostRun) splitMemory() {
 
 // attentionArgs returns the arguments for an item, whose tokens' attention goes to tile.
 func (h *hostRun) attentionArgs(it *attentionItem, tile []float32) kernels.AttentionArgs {
-	c := h.m.cfg
+	c := h.net.Config
 	group := c.Heads / c.KVHeads
 	stride, width := c.Heads*c.HeadDim, group*c.HeadDim
 	g := &h.spans[it.seg]
@@ -120,18 +120,18 @@ func (h *hostRun) attentionArgs(it *attentionItem, tile []float32) kernels.Atten
 	a := kernels.AttentionArgs{
 		Q: h.q[first*stride+col : (first+it.n-1)*stride+col+width], Stride: stride,
 		N: it.n, Group: group,
-		End:    g.s.slots(h.at, it.head) - g.n + it.from + 1,
-		Window: h.m.plan[h.at].Window,
-		Scale:  h.m.plan[h.at].AttentionScale(),
-		Cap:    h.m.plan[h.at].AttentionCap(),
-		KV:     g.s.view(h.at, it.head),
-		BF16:   g.s.attentionInBF16(),
+		End:    g.slots(h.at, it.head) - g.N + it.from + 1,
+		Window: h.net.Plan[h.at].Window,
+		Scale:  h.net.Plan[h.at].AttentionScale(),
+		Cap:    h.net.Plan[h.at].AttentionCap(),
+		KV:     g.view(h.at, it.head),
+		BF16:   g.BF16,
 	}
 	if tile != nil {
 		a.Out = tile[col : (it.n-1)*stride+col+width]
 	}
-	if g.watch != nil {
-		a.Stats = g.watch.softmaxOf(h.pass, it.head, it.from, it.n)
+	if g.Watch != nil {
+		a.Stats = g.Watch.softmaxOf(h.passRows, it.head, it.from, it.n)
 	}
 	return a
 }
@@ -140,7 +140,7 @@ type attentionStage hostRun
 
 func (st *attentionStage) Run(lo, hi, worker int) {
 	h := (*hostRun)(st)
-	c := h.m.cfg
+	c := h.net.Config
 	group := c.Heads / c.KVHeads
 	stride, width := c.Heads*c.HeadDim, group*c.HeadDim
 	w := &h.workers[worker]
@@ -150,17 +150,17 @@ func (st *attentionStage) Run(lo, hi, worker int) {
 		col, first := it.head*width, g.row+it.from
 		a := h.attentionArgs(it, w.tile)
 		if it.split < 0 {
-			h.m.cpu.Attention(&a, &w.attention)
+			h.net.CPU.Attention(&a, &w.attention)
 		} else {
 			split := &h.splits[it.split]
-			h.m.cpu.AttentionBlocks(&a, it.first, it.last, &split.blocks, &w.attention)
+			h.net.CPU.AttentionBlocks(&a, it.first, it.last, &split.blocks, &w.attention)
 			if split.left.Add(-1) > 0 {
 				continue
 			}
-			h.m.cpu.MergeAttention(&a, &split.blocks, &w.attention)
+			h.net.CPU.MergeAttention(&a, &split.blocks, &w.attention)
 		}
 		for j := range it.n {
-			h.m.cpu.SetOperand(&h.narrow, first+j, col, w.tile[j*stride+col:j*stride+col+width])
+			h.net.CPU.SetOperand(&h.narrow, first+j, col, w.tile[j*stride+col:j*stride+col+width])
 		}
 	}
 }

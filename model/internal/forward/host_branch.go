@@ -1,4 +1,4 @@
-package model
+package forward
 
 import "github.com/lukv/lukv/model/arch"
 
@@ -6,7 +6,7 @@ import "github.com/lukv/lukv/model/arch"
 
 func (h *hostRun) fullNorm(a act, w []float32) {
 	h.weight, h.norming = w, a
-	h.each(h.rows, 4, (*fullNormStage)(h))
+	h.Each(h.rows, 4, (*fullNormStage)(h))
 }
 
 type fullNormStage hostRun
@@ -16,20 +16,20 @@ func (st *fullNormStage) Run(lo, hi, _ int) {
 	buf, n := h.buffer(h.norming), len(h.weight)
 	for i := lo; i < hi; i++ {
 		x := buf[i*n : (i+1)*n]
-		h.m.cpu.RMSNorm(x, x, h.weight, h.m.cfg.NormEps)
+		h.net.CPU.RMSNorm(x, x, h.weight, h.net.Config.NormEps)
 	}
 }
 
 func (h *hostRun) reorder(order []int32) {
 	h.order = order
-	h.each(h.rows, 4, (*reorderStage)(h))
+	h.Each(h.rows, 4, (*reorderStage)(h))
 }
 
 type reorderStage hostRun
 
 func (st *reorderStage) Run(lo, hi, worker int) {
 	h := (*hostRun)(st)
-	c := h.m.cfg
+	c := h.net.Config
 	d := c.HeadDim
 	old := h.workers[worker].row[:d]
 	reorder := func(heads []float32) {
@@ -46,45 +46,38 @@ func (st *reorderStage) Run(lo, hi, worker int) {
 
 func (h *hostRun) addBranch(w []float32, scale float32) {
 	h.weight, h.scale = w, scale
-	h.each(h.rows, 4, (*addBranchStage)(h))
+	h.Each(h.rows, 4, (*addBranchStage)(h))
 }
 
 type addBranchStage hostRun
 
 func (st *addBranchStage) Run(lo, hi, worker int) {
 	h := (*hostRun)(st)
-	n := h.m.cfg.Hidden
+	n := h.net.Config.Hidden
 	for i := lo; i < hi; i++ {
 		branch := h.branch[i*n : (i+1)*n]
 		if h.weight != nil {
 			row := h.workers[worker].row[:n]
-			h.m.cpu.RMSNorm(row, branch, h.weight, h.m.cfg.NormEps)
+			h.net.CPU.RMSNorm(row, branch, h.weight, h.net.Config.NormEps)
 			branch = row
 		}
 		if h.scale == 1 {
-			h.m.cpu.Add(h.x[i*n:(i+1)*n], branch)
+			h.net.CPU.Add(h.x[i*n:(i+1)*n], branch)
 		} else {
-			h.m.cpu.AddScaled(h.x[i*n:(i+1)*n], branch, h.scale)
+			h.net.CPU.AddScaled(h.x[i*n:(i+1)*n], branch, h.scale)
 		}
 	}
 }
 
 // gated sets dst to the activation of gate times up.
 func (h *hostRun) gated(a arch.Activation, dst, gate, up []float32) {
-	if a == arch.GELUTanh {
-		h.m.cpu.GeGLU(dst, gate, up)
-	} else {
-		h.m.cpu.SwiGLU(dst, gate, up)
-	}
-}
-
-// finishLogits applies the model's scale and cap to products of the head.
-func (m *Model) finishLogits(x []float32) {
-	if s := m.cfg.Scalars.LogitScale; s != 0 {
-		m.cpu.Scale(x, float32(s))
-	}
-	if c := m.cfg.Scalars.LogitCap; c != 0 {
-		m.cpu.SoftCap(x, float32(c))
+	switch a {
+	case arch.SiLU:
+		h.net.CPU.SwiGLU(dst, gate, up)
+	case arch.GELUTanh:
+		h.net.CPU.GeGLU(dst, gate, up)
+	default:
+		panic("forward: an unknown activation")
 	}
 }
 
@@ -92,6 +85,6 @@ func (m *Model) finishLogits(x []float32) {
 type finishStage hostRun
 
 func (st *finishStage) Run(lo, hi, _ int) {
-	vocab := st.m.cfg.Vocab
-	st.m.finishLogits(st.dst[lo*vocab : hi*vocab])
+	vocab := st.net.Config.Vocab
+	st.net.finishLogits(st.dst[lo*vocab : hi*vocab])
 }

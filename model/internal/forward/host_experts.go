@@ -1,4 +1,4 @@
-package model
+package forward
 
 import (
 	"github.com/lukv/lukv/kernels"
@@ -6,9 +6,9 @@ import (
 	"github.com/lukv/lukv/model/weights"
 )
 
-// mixtureRows bounds the rows of a mixture of experts that are computed together: enough
+// MixtureRows bounds the rows of a mixture of experts that are computed together: enough
 // that an expert's weights, read once for all of them, are shared by several rows.
-const mixtureRows = 512
+const MixtureRows = 512
 
 // mixture is the scratch of a mixture of experts. Rows are those of a tile of the pass. An
 // assignment is a row and an expert that it chose; assignments are sorted by expert, so
@@ -53,10 +53,10 @@ func (x *mixture) bytes() int {
 }
 
 // newMixture returns the scratch for a pass of up to n rows, nil if no layer needs it.
-func newMixture(m *Model, n int) *mixture {
+func newMixture(net *Network, n int) *mixture {
 	experts, chosen, units, width := 0, 0, 0, 0
-	for i := range m.plan {
-		p := &m.plan[i].FFN
+	for i := range net.Plan {
+		p := &net.Plan[i].FFN
 		if p.Experts == 0 {
 			continue
 		}
@@ -70,30 +70,30 @@ func newMixture(m *Model, n int) *mixture {
 	if experts == 0 {
 		return nil
 	}
-	n = min(n, mixtureRows)
+	n = min(n, MixtureRows)
 	all := n * units
-	in, inner := kernels.OperandWords(m.narrowForms, all, m.cfg.Hidden), kernels.OperandWords(m.innerForms, all, width)
+	in, inner := kernels.OperandWords(net.narrowForms, all, net.Config.Hidden), kernels.OperandWords(net.innerForms, all, width)
 	return &mixture{
 		cap: n, words: in + inner, logits: make([]float32, n*experts), mix: make([]float32, n),
 		chosen: make([]int32, n*chosen), weights: make([]float32, n*chosen),
 		starts: make([]int, experts+2), row: make([]int32, all), weight: make([]float32, all),
-		in:    kernels.NewOperand(make([]float32, in), m.narrowForms, all, m.cfg.Hidden),
-		inner: kernels.NewOperand(make([]float32, inner), m.innerForms, all, width),
+		in:    kernels.NewOperand(make([]float32, in), net.narrowForms, all, net.Config.Hidden),
+		inner: kernels.NewOperand(make([]float32, inner), net.innerForms, all, width),
 	}
 }
 
 func (h *hostRun) mixture(l *hostDecoder) {
 	x := h.experts
 	x.l = l
-	if h.m.inputs != nil {
+	if h.net.inputs != nil {
 		h.see(arch.RoleGate, &h.narrow, l.router.Cols, 0, h.rows)
 	}
 	for x.first = 0; x.first < h.rows && !h.stop.Load(); x.first += x.rows {
 		x.rows = min(x.cap, h.rows-x.first)
 		h.pool.RunPieces(l.router.Rows, strip, strip, (*routerStage)(h))
-		h.each(x.rows, 4, (*routeStage)(h))
+		h.Each(x.rows, 4, (*routeStage)(h))
 		x.assign()
-		h.each(x.assigned(), 8, (*gatherStage)(h))
+		h.Each(x.assigned(), 8, (*gatherStage)(h))
 		total := 0
 		for e := range l.experts {
 			if x.starts[e] < x.starts[e+1] {
@@ -102,14 +102,14 @@ func (h *hostRun) mixture(l *hostDecoder) {
 		}
 		h.strip = stripOf(x.most, l.router.Cols)
 		h.pool.RunPieces(total, strip, h.strip, (*expertsInStage)(h))
-		if h.m.inputs != nil {
+		if h.net.inputs != nil {
 			h.seeExperts()
 		}
-		if h.m.rounds(actMLP) {
-			h.each(x.assigned(), 4, (*roundExpertsStage)(h))
+		if h.net.rounds(actMLP) {
+			h.Each(x.assigned(), 4, (*roundExpertsStage)(h))
 		}
 		h.strip = stripOf(x.most, l.experts[0].down.Cols)
-		h.pool.RunPieces(h.m.cfg.Hidden, strip, h.strip, (*expertsOutStage)(h))
+		h.pool.RunPieces(h.net.Config.Hidden, strip, h.strip, (*expertsOutStage)(h))
 	}
 }
 
@@ -120,7 +120,7 @@ func (st *routerStage) Run(lo, hi, _ int) {
 	h := (*hostRun)(st)
 	x := h.experts
 	src, w := h.narrow.From(x.first), x.l.router.Slice(lo, x.l.router.Rows)
-	h.m.cpu.Multiply(x.logits[lo:], x.l.router.Rows, &src, x.rows, &w, 0, hi-lo)
+	h.net.CPU.Multiply(x.logits[lo:], x.l.router.Rows, &src, x.rows, &w, 0, hi-lo)
 }
 
 // routeStage chooses the experts of rows; an item is a row.
@@ -134,7 +134,7 @@ func (st *routeStage) Run(lo, hi, _ int) {
 			x.logits[i*p.Experts:(i+1)*p.Experts], p.Normalise)
 		if p.Shared > 0 {
 			src := h.narrow.From(x.first + i)
-			h.m.cpu.Multiply(x.mix[i:i+1], 1, &src, 1, &x.l.sharedMix, 0, 1)
+			h.net.CPU.Multiply(x.mix[i:i+1], 1, &src, 1, &x.l.sharedMix, 0, 1)
 			x.mix[i] = 1 / (1 + kernels.Exp(-x.mix[i]))
 		}
 	}
@@ -185,7 +185,7 @@ func (st *gatherStage) Run(lo, hi, _ int) {
 	h := (*hostRun)(st)
 	x := h.experts
 	for i := lo; i < hi; i++ {
-		x.in.CopyRow(i, &h.narrow, x.first+int(x.row[i]), h.m.cfg.Hidden)
+		x.in.CopyRow(i, &h.narrow, x.first+int(x.row[i]), h.net.Config.Hidden)
 	}
 }
 
@@ -211,11 +211,11 @@ func (st *expertsInStage) Run(lo, hi, worker int) {
 			g, u := w.strip[0][:n*cols], w.strip[1][:n*cols]
 			src := x.in.From(first)
 			gate, up := of.gate.Slice(from, of.gate.Rows), of.up.Slice(from, of.up.Rows)
-			h.m.cpu.Multiply(g, cols, &src, n, &gate, 0, cols)
-			h.m.cpu.Multiply(u, cols, &src, n, &up, 0, cols)
+			h.net.CPU.Multiply(g, cols, &src, n, &gate, 0, cols)
+			h.net.CPU.Multiply(u, cols, &src, n, &up, 0, cols)
 			h.gated(x.l.plan.FFN.Activation, g, g, u)
 			for i := range n {
-				h.m.cpu.SetOperand(&x.inner, first+i, from, g[i*cols:(i+1)*cols])
+				h.net.CPU.SetOperand(&x.inner, first+i, from, g[i*cols:(i+1)*cols])
 			}
 			from = end
 		}
@@ -233,7 +233,7 @@ func (st *roundExpertsStage) Run(lo, hi, _ int) {
 		if i >= x.starts[p.Experts] {
 			width = p.Shared
 		}
-		h.m.cpu.RoundOperand(&x.inner, i, width)
+		h.net.CPU.RoundOperand(&x.inner, i, width)
 	}
 }
 
@@ -243,7 +243,7 @@ type expertsOutStage hostRun
 
 func (st *expertsOutStage) Run(lo, hi, worker int) {
 	h := (*hostRun)(st)
-	x, hidden := h.experts, h.m.cfg.Hidden
+	x, hidden := h.experts, h.net.Config.Hidden
 	for lo < hi && !h.stop.Load() {
 		end := min(hi, lo+h.strip)
 		cols := end - lo
@@ -258,10 +258,10 @@ func (st *expertsOutStage) Run(lo, hi, worker int) {
 			}
 			src, buf := x.inner.From(first), h.workers[worker].strip[0][:n*cols]
 			down := x.l.experts[e].down.Slice(lo, hidden)
-			h.m.cpu.Multiply(buf, cols, &src, n, &down, 0, cols)
+			h.net.CPU.Multiply(buf, cols, &src, n, &down, 0, cols)
 			for i := range n {
 				at := int(x.row[first+i])*hidden + lo
-				h.m.cpu.AddScaled(branch[at:at+cols], buf[i*cols:(i+1)*cols], x.weight[first+i])
+				h.net.CPU.AddScaled(branch[at:at+cols], buf[i*cols:(i+1)*cols], x.weight[first+i])
 			}
 		}
 		lo = end

@@ -1,4 +1,4 @@
-package model
+package forward
 
 import (
 	"github.com/lukv/lukv/internal/workers"
@@ -16,7 +16,7 @@ type (
 // can finish within a strip of columns or a tile of tokens is in the scratch of the
 // worker that computes it.
 type hostRun struct {
-	*pass
+	*passRows
 
 	x       []float32       // [rows][Hidden] residual stream
 	own     []float32       // memory for x if the caller brings none, made when first needed
@@ -95,7 +95,7 @@ func (h *hostRun) share(n, cols int, t workers.Task) {
 // useOwn points x to the run's own memory.
 func (h *hostRun) useOwn() {
 	if h.own == nil {
-		h.own = make([]float32, h.cap*h.m.cfg.Hidden)
+		h.own = make([]float32, h.cap*h.net.Config.Hidden)
 	}
 	h.x = h.own
 }
@@ -125,12 +125,4 @@ func (h *hostRun) buffer(a act) []float32 {
 		return h.branch
 	}
 	panic("model: no products go to this activation")
-}
-
-// rounds reports whether products of an activation read it as 8-bit integers.
-func (m *Model) rounds(src act) bool {
-	if src == actMLP {
-		return m.innerForms&integerForms != 0
-	}
-	return m.narrowForms&integerForms != 0
 }

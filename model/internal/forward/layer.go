@@ -1,4 +1,4 @@
-package model
+package forward
 
 import (
 	"github.com/lukv/lukv/model/arch"
@@ -7,7 +7,7 @@ import (
 )
 
 // The forward pass is written once, over rows: a row is one token, and rows of
-// several sessions may be computed together. forwardLayer gives the sequence of
+// several sequences may be computed together. forwardLayer gives the sequence of
 // operations; a backend carries them out.
 
 // decoder is one decoder layer with weights as a backend holds them: M is its
@@ -111,7 +111,7 @@ type backend[M, V any] interface {
 }
 
 // forwardLayer runs layer at over the rows of a pass: actX, the residual
-// stream, is updated, and keys and values are appended to the sessions' caches.
+// stream, is updated, and keys and values are appended to the spans' caches.
 func forwardLayer[M, V any](b backend[M, V], at int, l *decoder[M, V]) error {
 	p := l.plan
 	direct := p.AddsDirectly()
@@ -160,22 +160,22 @@ func forwardLayer[M, V any](b backend[M, V], at int, l *decoder[M, V]) error {
 }
 
 // watchQueries shows the watchers the queries of layer at before rotation.
-func (p *pass) watchQueries(at int) {
+func (p *passRows) watchQueries(at int) {
 	p.at = at
 	for i := range p.spans {
-		if g := &p.spans[i]; g.watch != nil {
-			g.watch.beforeRope(p, g)
+		if g := &p.spans[i]; g.Watch != nil {
+			g.Watch.beforeRope(p, g)
 		}
 	}
 }
 
 // watchAttention shows the watchers the rotated queries, once their keys are in the
 // cache.
-func (p *pass) watchAttention(at int) {
+func (p *passRows) watchAttention(at int) {
 	p.at = at
 	for i := range p.spans {
-		if g := &p.spans[i]; g.watch != nil {
-			g.watch.afterAttention(p, g)
+		if g := &p.spans[i]; g.Watch != nil {
+			g.Watch.afterAttention(p, g)
 		}
 	}
 }

@@ -1,24 +1,25 @@
-package model
+package forward
 
 import (
-	"github.com/lukv/lukv/kernels"
 	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/internal/workers"
+	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/model/arch"
 	"github.com/lukv/lukv/tensor"
 )
 
-// TestRunMemory bounds what a forward pass takes besides weights and cache, for
+// TestPassMemory bounds what a forward pass takes besides weights and cache, for
 // the shape of Llama-3.2-1B with 2 threads.
-func TestRunMemory(t *testing.T) {
-	m := &Model{
-		cfg:  &Config{Layers: 16, Hidden: 2048, Intermediate: 8192, Heads: 32, KVHeads: 8, HeadDim: 64, Vocab: 128256},
-		pool: workers.New(2), precision: PrecisionBF16,
+func TestPassMemory(t *testing.T) {
+	net := &Network{
+		Config: &arch.Config{Layers: 16, Hidden: 2048, Intermediate: 8192, Heads: 32, KVHeads: 8, HeadDim: 64, Vocab: 128256},
+		Pool:   workers.New(2),
 	}
-	defer m.pool.Close()
+	defer net.Pool.Close()
 	const mib = 1 << 20
 	for _, c := range []struct {
 		weights tensor.Type
@@ -30,11 +31,11 @@ func TestRunMemory(t *testing.T) {
 		{tensor.BF16, 1, mib / 2},
 		{tensor.F32, 1, mib / 2},
 	} {
-		m.narrowForms = kernels.FormFor(c.weights, m.precision.forms())
-		m.innerForms = m.narrowForms
+		net.narrowForms = kernels.FormFor(c.weights, kernels.FormF32|kernels.FormBF16)
+		net.innerForms = net.narrowForms
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		r, err := newRun(m, runShape{rows: c.rows})
+		r, err := NewPass(net, Shape{Rows: c.rows})
 		require.NoError(t, err)
 		r.host.useOwn()
 		runtime.ReadMemStats(&after)

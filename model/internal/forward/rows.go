@@ -1,52 +1,98 @@
-package model
+package forward
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 
 	"github.com/lukv/lukv/internal/turns"
 	"github.com/lukv/lukv/internal/workers"
+	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/kvcache"
 )
 
-// span is a run of consecutive tokens of one session inside a pass.
-type span struct {
-	s      *Session
-	row, n int // rows [row, row+n) of the pass
-	seqLen int // length of the sequence at the end of the call that the span belongs to
-	watch  *watcher
+// Span is a run of consecutive tokens of one sequence inside a pass.
+type Span struct {
+	Cache  *kvcache.Cache // of the sequence
+	Pos    int            // position of the first token
+	N      int            // tokens
+	SeqLen int            // length of the sequence at the end of the call that the span belongs to
+	BF16   bool           // see Network.RoundsAttention
+	Watch  *Watcher       // nil: nobody looks
+
+	// Await, if not nil, waits for the entries of a layer and of those before it while the
+	// cache is still being loaded.
+	Await func(layer int) error
+
+	row int // rows [row, row+N) of the pass
 }
 
-// pass is the part of a forward pass that all backends share and watchers look at.
-type pass struct {
-	m     *Model
+// slots returns the number of logical slots of a layer's KV head, view what attention reads
+// of it.
+func (g *Span) slots(layer, head int) int {
+	return g.Cache.Base(layer, head) + g.Cache.Len(layer, head)
+}
+
+func (g *Span) view(layer, head int) kernels.KV { return g.Cache.View(layer, head) }
+
+// passRows is the part of a pass that all backends share and watchers look at.
+type passRows struct {
+	net   *Network
 	cap   int // most rows
 	rows  int // in use
-	spans []span
+	spans []Span
 	pos   []int32 // position of each row
 
 	q []float32 // [rows][Heads*HeadDim] queries, when watchers may look
 
 	watch   []watchScratch // per worker
 	at      int            // layer in progress
-	watched *span          // for the stages that watch
+	watched *Span          // for the stages that watch
 	input   []float32      // likewise, [rows][Hidden] input of a layer
 
-	pool *workers.Pool // that stages run on
-	stop atomic.Bool   // set when the context is done
+	pool *workers.Pool         // that stages run on
+	stop atomic.Bool           // set when the context is done, or by Stop
+	why  atomic.Pointer[error] // of Stop
 }
 
-// add appends a span of n tokens of s, whose first position is s.pos+offset.
-func (p *pass) add(s *Session, offset, n, seqLen int, w *watcher) {
-	for i := range n {
-		p.pos[p.rows+i] = int32(s.pos + offset + i)
+// Add appends the rows of a span. There must be room for them.
+func (p *passRows) Add(g Span) {
+	for i := range g.N {
+		p.pos[p.rows+i] = int32(g.Pos + i)
 	}
-	p.spans = append(p.spans, span{s: s, row: p.rows, n: n, seqLen: seqLen, watch: w})
-	p.rows += n
+	g.row = p.rows
+	p.spans = append(p.spans, g)
+	p.rows += g.N
 }
 
-// each runs a stage over n items. A single item wakes no worker.
-func (p *pass) each(n, grain int, t interface{ Run(lo, hi, worker int) }) {
+// Rows returns the number of rows in the pass, Cap the most that it has room for.
+func (p *passRows) Rows() int { return p.rows }
+func (p *passRows) Cap() int  { return p.cap }
+
+// First returns the first row of a span, counted in the order in which they were added.
+func (p *passRows) First(span int) int { return p.spans[span].row }
+
+// Reset empties the pass for the next rows.
+func (p *passRows) Reset() {
+	clear(p.spans)
+	p.spans, p.rows = p.spans[:0], 0
+}
+
+// Stop makes the pass end soon with an error. It may be called from any goroutine.
+func (p *passRows) Stop(err error) {
+	p.why.Store(&err)
+	p.stop.Store(true)
+}
+
+// Restart forgets that the pass was stopped.
+func (p *passRows) Restart() {
+	p.why.Store(nil)
+	p.stop.Store(false)
+}
+
+// Each runs a stage over n items. A single item wakes no worker.
+func (p *passRows) Each(n, grain int, t interface{ Run(lo, hi, worker int) }) {
 	if n == 1 {
 		t.Run(0, 1, 0)
 		return
@@ -54,12 +100,12 @@ func (p *pass) each(n, grain int, t interface{ Run(lo, hi, worker int) }) {
 	p.pool.Run(n, grain, t)
 }
 
-// watchContext sets p.stop when ctx is done, until release is called. If p.stop is
+// WatchContext sets p.stop when ctx is done, until release is called. If p.stop is
 // just being set, release waits for that, so that the pass can be reused. A context
 // that cannot be cancelled costs nothing. A pass that is part of a request's work beside
 // the steps of an engine has the thread of its turn.
-func (p *pass) watchContext(ctx context.Context) (release func()) {
-	p.pool = p.m.pool
+func (p *passRows) WatchContext(ctx context.Context) (release func()) {
+	p.pool = p.net.Pool
 	if t := turns.Of(ctx); t != nil {
 		p.pool = workers.Alone(func() { _ = t.Check(ctx) }) // an error stops the pass, too
 	}
@@ -79,72 +125,20 @@ func (p *pass) watchContext(ctx context.Context) (release func()) {
 }
 
 // interrupted returns why the pass was stopped, nil if it was not: because its
-// context is done, or its session was closed.
-func (p *pass) interrupted(ctx context.Context) error {
+// context is done, or by Stop.
+func (p *passRows) interrupted(ctx context.Context) error {
 	if !p.stop.Load() {
 		return nil
 	}
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
-	return errSessionClosed
-}
-
-// attentionInput sets dst to what the attention of layer at reads where the residual
-// stream is x.
-func (m *Model) attentionInput(dst, x []float32, at int) {
-	if w := m.layers[at].attnNorm; w != nil {
-		m.cpu.RMSNorm(dst, x, w, m.cfg.NormEps)
-	} else {
-		copy(dst, x)
+	if why := p.why.Load(); why != nil {
+		return *why
 	}
+	return errors.New("stopped")
 }
 
 func layerError(at, head int, err error) error {
 	return fmt.Errorf("layer %d, kv head %d: %w", at, head, err)
-}
-
-// embedTokens writes the embeddings of tokens to x, [len(tokens)][Hidden].
-func (m *Model) embedTokens(x []float32, tokens []int32) {
-	h := m.cfg.Hidden
-	for i, t := range tokens {
-		row := x[i*h : (i+1)*h]
-		m.cpu.WidenRow(row, &m.embed, int(t), 0)
-		if m.embedScale != 1 {
-			m.cpu.Scale(row, m.embedScale)
-		}
-	}
-}
-
-// act names a matrix of activations of a forward pass, [rows][columns].
-type act uint8
-
-const (
-	actX         act = iota // [Hidden] residual stream
-	actNorm                 // [Hidden] normalised
-	actQ                    // [Heads*HeadDim]
-	actK                    // [KVHeads*HeadDim]
-	actV                    // [KVHeads*HeadDim]
-	actAttention            // [Heads*HeadDim]
-	actMLP                  // [Intermediate]
-	actLogits               // [Vocab]
-	actBranch               // [Hidden] added to actX later
-	actGate                 // [Intermediate] on a device, gates and
-	actUp                   // [Intermediate] what they multiply, if that is not one operation
-	actEnd
-)
-
-// columns returns the number of columns of an activation in a model of config c.
-func (a act) columns(c *Config) int {
-	switch a {
-	case actQ, actAttention:
-		return c.Heads * c.HeadDim
-	case actK, actV:
-		return c.KVHeads * c.HeadDim
-	case actMLP, actGate, actUp:
-		return c.Intermediate
-	case actLogits:
-		return c.Vocab
-	}
-	return c.Hidden
 }

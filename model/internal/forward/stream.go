@@ -1,4 +1,4 @@
-package model
+package forward
 
 import (
 	"unsafe"
@@ -8,9 +8,9 @@ import (
 	"github.com/lukv/lukv/kvcache"
 )
 
-// stream is the residual stream of a whole prompt, for passes that go layer by
+// Stream is the residual stream of a whole prompt, for passes that go layer by
 // layer. It is held where the next layer is computed.
-type stream struct {
+type Stream struct {
 	tokens []int32
 	x      []float32        // [tokens][Hidden], on the host
 	mem    []byte           // of x, outside the Go heap: freed when the prefill ends
@@ -20,26 +20,27 @@ type stream struct {
 }
 
 // takeRows allocates the stream on the host.
-func (st *stream) takeRows(m *Model) error {
-	n := len(st.tokens) * m.cfg.Hidden
-	if m.memory != nil {
-		if err := m.memory.Take(4 * int64(n)); err != nil {
+func (st *Stream) takeRows(net *Network, account *kvcache.Account) error {
+	n := len(st.tokens) * net.Config.Hidden
+	if account != nil {
+		if err := account.Take(4 * int64(n)); err != nil {
 			return err
 		}
 	}
 	mem, err := arena.Map(4 * n)
 	if err != nil {
-		if m.memory != nil {
-			m.memory.Give(4 * int64(n))
+		if account != nil {
+			account.Give(4 * int64(n))
 		}
 		return err
 	}
-	st.mem, st.memory = mem, m.memory
+	st.mem, st.memory = mem, account
 	st.x = unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(mem))), n)
 	return nil
 }
 
-func (st *stream) close() {
+// Close frees the stream.
+func (st *Stream) Close() {
 	if st.rows != nil {
 		st.rows.Free()
 	}
@@ -54,13 +55,16 @@ func (st *stream) close() {
 	st.mem, st.x = nil, nil
 }
 
+// Tokens returns the number of tokens.
+func (st *Stream) Tokens() int { return len(st.tokens) }
+
 // part returns n rows of the stream on the device from first on.
-func (st *stream) part(first, n int) kernels.Rows {
+func (st *Stream) part(first, n int) kernels.Rows {
 	return kernels.Rows{Buffer: st.rows, First: first, N: n}
 }
 
 // hostRows returns n rows of the stream on the host from first on.
-func (st *stream) hostRows(m *Model, first, n int) []float32 {
-	h := m.cfg.Hidden
+func (st *Stream) hostRows(net *Network, first, n int) []float32 {
+	h := net.Config.Hidden
 	return st.x[first*h : (first+n)*h]
 }
