@@ -17,7 +17,7 @@ func (net *Network) turnColumns() int {
 	return net.Config.HeadDim
 }
 
-// turnsOf returns where a rotation's turns of the run's rows are.
+// turnsOf returns where a rotation's turns of the pass's rows are.
 func (d *deviceRun) turnsOf(rope int) []float32 {
 	n := d.net.turnColumns()
 	return d.turns.Floats()[rope*d.cap*n:][:d.rows*n]
@@ -50,7 +50,7 @@ func (d *deviceRun) rotation(row, seqLen int) {
 	}
 }
 
-// forward runs the device's layers over the run's rows, whose embeddings are in
+// forward runs the device's layers over the pass's rows, whose embeddings are in
 // d.in. If logits is set, which needs the head on the device, it computes those of
 // all rows as well.
 func (d *deviceRun) forward(ctx context.Context, logits bool) error {
@@ -184,7 +184,7 @@ func (st *reserveStage) Run(lo, hi, _ int) {
 	}
 }
 
-// turn hands the turns of the run's rows, those of the stream from first on, to the device.
+// turn hands the turns of the pass's rows, those of the stream from first on, to the device.
 // They are computed in the first layer and kept for the others.
 func (st *Stream) turn(d *deviceRun, at, first int) {
 	n, ropes := d.net.turnColumns(), len(d.net.Ropes)
@@ -236,12 +236,12 @@ func (d *deviceRun) forwardLayer(ctx context.Context, at int, st *Stream, first 
 	return d.result(ctx, st.hostRows(d.net, first, d.rows))
 }
 
-// result copies the residual stream of the run's rows to x.
+// result copies the residual stream of the pass's rows to x.
 func (d *deviceRun) result(ctx context.Context, x []float32) error {
 	return d.acc.dev.Read(ctx, x[:d.rows*d.net.Config.Hidden], kernels.Rows{Buffer: d.acts[actX], N: d.rows})
 }
 
-// logits copies the logits of rows first … first+n-1 of the run to dst, computing them
+// logits copies the logits of rows first … first+n-1 of the pass to dst, computing them
 // if that has not been done yet.
 func (d *deviceRun) logits(ctx context.Context, dst []float32, first, n int) error {
 	if first+n <= d.ready {

@@ -89,20 +89,20 @@ func (w *Watcher) OnDevice() *DeviceWatch {
 	return w.Device
 }
 
-// attention returns the run's attention on a device if it has the layer, nil otherwise.
-func (r *Pass) attention(at int) kernels.Attention {
-	if r.dev == nil || at >= len(r.dev.acc.layers) {
+// attention returns the pass's attention on a device if it has the layer, nil otherwise.
+func (p *Pass) attention(at int) kernels.Attention {
+	if p.dev == nil || at >= len(p.dev.acc.layers) {
 		return nil
 	}
-	return r.dev.a
+	return p.dev.a
 }
 
 // DeviceWatch makes what collects on the device what metrics need from a layer during
 // the prefill of T tokens, and removes from needs what the host then need not collect.
 // share is the uniform budget that metrics look at. It returns nil if the device
 // collects nothing.
-func (r *Pass) DeviceWatch(at, T int, needs *lukv.Needs, share int, metrics []lukv.Metric) (*DeviceWatch, error) {
-	a := r.attention(at)
+func (p *Pass) DeviceWatch(at, T int, needs *lukv.Needs, share int, metrics []lukv.Metric) (*DeviceWatch, error) {
+	a := p.attention(at)
 	if a == nil {
 		return nil, nil
 	}
@@ -159,8 +159,8 @@ func windowOnDevice(m lukv.Metric, T, share int) int {
 
 // Score ranks the entries of a layer of a cache, on the device if it can. w is the watcher
 // of the layer in this run, or nil.
-func (r *Pass) Score(ctx context.Context, cache *kvcache.Cache, w *Watcher, metric lukv.Metric, l *lukv.Layer) (lukv.Scores, error) {
-	a := r.attention(l.Index)
+func (p *Pass) Score(ctx context.Context, cache *kvcache.Cache, w *Watcher, metric lukv.Metric, l *lukv.Layer) (lukv.Scores, error) {
+	a := p.attention(l.Index)
 	if a == nil {
 		return lukv.Score(ctx, metric, l)
 	}
@@ -168,19 +168,19 @@ func (r *Pass) Score(ctx context.Context, cache *kvcache.Cache, w *Watcher, metr
 	if metric.Needs(l.T, l.Share).Stats && device != nil && device.moments != nil {
 		if w.Stats == nil {
 			var err error
-			if w.Stats, err = r.net.readMoments(ctx, a, device); err != nil {
+			if w.Stats, err = p.net.readMoments(ctx, a, device); err != nil {
 				return nil, err
 			}
 		}
 		l.Stats = w.Stats
 	}
-	on := &layerReductions{a: a, layer: l.Index, kvHeads: r.net.Config.KVHeads, output: r.dev.acc.layers[l.Index].out[0].w}
+	on := &layerReductions{a: a, layer: l.Index, kvHeads: p.net.Config.KVHeads, output: p.dev.acc.layers[l.Index].out[0].w}
 	if size := windowOnDevice(metric, l.T, l.Share); size > 0 && device != nil {
 		on.window, on.sums = size, device.window(size)
 	}
 	if !metric.Needs(l.T, l.Share).WindowMeans || on.sums != nil {
 		l.Accelerator = on
-		for head := range r.net.Config.KVHeads {
+		for head := range p.net.Config.KVHeads {
 			a.SetHead(l.Index, 0, head, cache.Table(l.Index, head), cache.Len(l.Index, head), cache.Base(l.Index, head))
 		}
 		if err := cache.Err(); err != nil {

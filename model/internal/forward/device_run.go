@@ -29,7 +29,7 @@ type deviceRun struct {
 	lists    map[listKey]kernels.CommandList
 	recorded int // rows of the list being recorded
 
-	described []kernels.RowSpan // spans of the run, as the device wants them
+	described []kernels.RowSpan // spans of the pass, as the device wants them
 	products  []kernels.Product // of the operation being recorded
 	to, from  []float32         // logits being copied
 	softmax   []kernels.Softmax // [rows][Heads], as the device leaves them
@@ -50,7 +50,7 @@ type listKey struct {
 }
 
 const (
-	// keptLists bounds the lists that a run keeps.
+	// keptLists bounds the lists that a pass keeps.
 	keptLists = 64
 
 	// deviceLogits is the number of rows whose logits a prefill computes at a time.
@@ -69,7 +69,7 @@ func newDeviceRun(p *passRows, s Shape) (*deviceRun, error) {
 	return d, nil
 }
 
-// allocate makes the buffers of a run.
+// allocate makes the buffers of a pass.
 func (d *deviceRun) allocate(s Shape) (err error) {
 	c, dev := d.net.Config, d.acc.dev
 	if d.e, err = dev.Encoder(); err != nil {
@@ -151,7 +151,7 @@ func (d *deviceRun) forget() {
 	clear(d.lists)
 }
 
-// start describes the run's rows to the device.
+// start describes the pass's rows to the device.
 func (d *deviceRun) start() {
 	d.described = d.described[:0]
 	for i := range d.spans {

@@ -43,7 +43,7 @@ func newHostRun(p *passRows) *hostRun {
 	return h
 }
 
-// bytes returns the size of the run's memory, except for the attention scratch that
+// bytes returns the size of the backend's memory, except for the attention scratch that
 // workers grow, at most 300 KiB each.
 func (h *hostRun) bytes() int {
 	n := 4*(len(h.own)+len(h.shared)+len(h.cos)+len(h.sin)+len(h.branch)) + h.experts.bytes()

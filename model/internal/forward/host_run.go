@@ -92,7 +92,7 @@ func (h *hostRun) share(n, cols int, t workers.Task) {
 	h.pool.RunPieces(n, strip, h.strip, t)
 }
 
-// useOwn points x to the run's own memory.
+// useOwn points x to the backend's own memory.
 func (h *hostRun) useOwn() {
 	if h.own == nil {
 		h.own = make([]float32, h.cap*h.net.Config.Hidden)
