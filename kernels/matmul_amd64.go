@@ -3,7 +3,6 @@
 package kernels
 
 import (
-	"runtime"
 	"unsafe"
 
 	"github.com/lukv/lukv/tensor"
@@ -138,28 +137,6 @@ func (c CPU) tileF32(a *tile, t tensor.Type) {
 // slowDot reports whether slow dot products cost the tile time: the processor spends longer
 // computing than waiting for memory.
 func (a *tile) slowDot() bool { return a.rows >= 5 || a.rows == 4 && a.ahead != nil }
-
-// floatState returns the register of the thread that says how floats are rounded and whether
-// subnormal ones become zero (MXCSR), setFloatState sets it.
-func floatState() uint32
-func setFloatState(state uint32)
-
-// tileDot computes one block of a product of bf16 with bf16. Its routines make zeros of
-// subnormal numbers, which is a state of the thread, and end it before they return. A fault, as
-// when the file of the weights becomes shorter, leaves them in the middle: the state is then put
-// back here, before anything else can run on the thread.
-func (c CPU) tileDot(a *tile) {
-	runtime.LockOSThread()
-	state, done := floatState(), false
-	defer func() {
-		if !done {
-			setFloatState(state)
-		}
-		runtime.UnlockOSThread()
-	}()
-	c.tileFlushing(a)
-	done = true
-}
 
 // tileFlushing is tileDot, but leaves the state after a fault.
 func (c CPU) tileFlushing(a *tile) {

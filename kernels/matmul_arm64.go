@@ -63,10 +63,10 @@ func (c CPU) tileF32(a *tile, t tensor.Type) {
 	}
 }
 
-// tileDot computes one block of a product of bf16 with bf16. NEON
+// tileFlushing is tileDot, but leaves the state of the thread after a fault. NEON
 // flushes sums that are tiny before rounding, the contract those that are tiny
 // after it: where that could matter, the portable function steps in.
-func (c CPU) tileDot(a *tile) {
+func (c CPU) tileFlushing(a *tile) {
 	a.prepare()
 	for t := *a; ; {
 		done := tileDotNEON(&t)
