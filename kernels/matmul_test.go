@@ -131,7 +131,11 @@ func TestMatMulTiles(t *testing.T) {
 					c.MatMulBF16(want[i*rows:], rows, xb[i*cols:], cols, 1, &w, 0, rows)
 					c.MatMul(wantF32[i*rows:], rows, x[i*cols:], cols, 1, &w, 0, rows)
 				}
-				for _, c.Streaming = range []Streaming{streamNear, streamFar, streamRuns} {
+				streamings := []Streaming{streamNear, streamFar, streamRuns}
+				if !c.AVX2 {
+					streamings = streamings[:1] // others know no difference
+				}
+				for _, c.Streaming = range streamings {
 					got := slices.Repeat([]float32{7}, (n+1)*rows)
 					c.MatMulBF16(got, rows, xb, cols, n, &w, 0, rows)
 					require.Equal(t, want, got, "%v, %v, %d rows of %d", c, c.Streaming, n, cols)
