@@ -84,18 +84,24 @@ cross:
 api:
 	$(GO) test ./internal/house -run '^TestExportedNames$$' -args -update
 
-# Now and then go test takes running out of time for a failure.
+# Each package with targets is built once, with what finds new paths. Now and then running out
+# of time is taken for a failure.
 fuzz:
-	@$(GO) test -list '^Fuzz' ./... | \
-		awk '/^Fuzz/ { names[n++] = $$1 } /^ok/ { for (i = 0; i < n; i++) print $$2, names[i]; n = 0 }' | \
-		while read -r package name; do \
+	@program=$$(mktemp); trap 'rm -f "$$program"' EXIT; cache=$$($(GO) env GOCACHE)/fuzz; \
+	$(GO) list -f '{{.ImportPath}} {{.Dir}}' ./... | while read -r package folder; do \
+		names=$$(cat "$$folder"/*_test.go 2>/dev/null | sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\)(.*/\1/p'); \
+		[ -n "$$names" ] || continue; \
+		$(GO) test -c -fuzz . -o "$$program" "$$package" || exit 1; \
+		for name in $$names; do \
 			echo "$$package $$name"; \
-			if ! out=$$($(GO) test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 1x "$$package" 2>&1); then \
+			if ! out=$$(cd "$$folder" && "$$program" -test.run '^$$' -test.fuzz "^$$name\$$" -test.fuzztime $(FUZZTIME) \
+				-test.fuzzminimizetime 1x -test.fuzzcachedir "$$cache/$$package" 2>&1); then \
 				echo "$$out" | tail -n 40; \
 				echo "$$out" | grep -q 'Failing input' && exit 1; \
 				echo "$$out" | grep -q 'context deadline exceeded' || exit 1; \
 			fi; \
-		done
+		done || exit 1; \
+	done
 
 bench:
 	$(GO) run ./cmd/lukv bench --shape 150m --pp 512 --tg 32 --depth 0,8192 --ratio 0,0.8 --reps 3

@@ -72,7 +72,7 @@ func TestDraftedAnswers(t *testing.T) {
 		}
 	})
 	m := openModel(t, model.WithThreads(2))
-	n := 200
+	n := 100
 	if testing.Short() {
 		n = 50
 	}
