@@ -145,7 +145,7 @@ func (l *Log[T]) line(n int, text []byte, hash string) error {
 		return fmt.Errorf("not a file of %s of format %q", l.kind().name, l.kind().format)
 	}
 	if head.Hash != hash {
-		return fmt.Errorf("%w (%s, this run has %s): choose another file", ErrSettings, head.Hash, hash)
+		return fmt.Errorf("%w (%s, this run has %s): choose another place", ErrSettings, head.Hash, hash)
 	}
 	return nil
 }

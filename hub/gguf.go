@@ -124,12 +124,16 @@ func FolderGGUF(dir, tag string) (string, error) {
 	return filepath.Join(dir, filepath.FromSlash(files[0])), nil
 }
 
-// folderNames lists the files in a folder, in lexical order. Links are followed: a snapshot
-// consists of them.
+// folderNames lists the files in a folder and the folders in it, in lexical order: repositories
+// keep a file's parts together in one of their own. Links are followed: a snapshot consists of
+// them.
 func folderNames(dir string) ([]string, error) {
 	var names []string
 	err := filepath.WalkDir(dir, func(file string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
+			if name, e := filepath.Rel(dir, file); err == nil && e == nil && strings.ContainsRune(name, filepath.Separator) {
+				return filepath.SkipDir
+			}
 			return err
 		}
 		if len(names) == maxFiles {

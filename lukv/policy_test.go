@@ -65,7 +65,7 @@ func TestPolicyErrors(t *testing.T) {
 		`{"protection":{"sinks":-1,"window":0}}`:       "protection of -1 sinks",
 		`{"decode":{"mode":"sometimes"}}`:              "mode",
 		`{} {}`:                                        "after top-level value",
-		`[]`:                                           "cannot unmarshal",
+		`[]`:                                           "found array, expected an object",
 		``:                                             "found the end of the text",
 	} {
 		_, err := ParsePolicy([]byte(text))

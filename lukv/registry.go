@@ -230,7 +230,10 @@ func (e *registered[T]) preset(raw json.RawMessage) ([]byte, error) {
 // parameterError says which parameter has the wrong type of value.
 func parameterError(err error) error {
 	var wrong *json.UnmarshalTypeError
-	if errors.As(err, &wrong) && wrong.Field != "" {
+	if errors.As(err, &wrong) && wrong.Field == "" {
+		return fmt.Errorf("found %s, expected %s", wrong.Value, jsonKind(wrong.Type))
+	}
+	if wrong != nil {
 		name := strings.TrimPrefix(wrong.Field, "fields.") // those of DecodeConfig are embedded
 		return fmt.Errorf("%s: found %s, expected %s", name, wrong.Value, jsonKind(wrong.Type))
 	}

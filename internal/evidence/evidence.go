@@ -27,7 +27,7 @@ func Of(p *lukv.Policy, ratio float64) string {
 	}
 	name, allocator, row := find(p)
 	if row == nil {
-		return fmt.Sprintf("what %s with %s budgets loses was not measured on a model that others made", name, allocator)
+		return fmt.Sprintf("what %s with %s budgets loses is not among what was measured for every metric on a model that others made", name, allocator)
 	}
 	at := slices.Index(allocators[:], allocator)
 	loss := func(i int) string {

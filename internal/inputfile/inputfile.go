@@ -100,8 +100,14 @@ func readAll(f io.Reader, name string, claimed, limit int64) ([]byte, error) {
 	return data.Bytes(), nil
 }
 
-// errNotRegular is the cause of errors about other kinds of file.
+// errNotRegular is what errors about other kinds of file are.
 var errNotRegular = errors.New("not a regular file")
+
+// notRegular names another kind of file.
+type notRegular string
+
+func (kind notRegular) Error() string        { return "found " + string(kind) + ", expected a file" }
+func (kind notRegular) Is(target error) bool { return target == errNotRegular }
 
 // regular returns an error that names the kind of file if it is not a regular one.
 func regular(name string, info fs.FileInfo) error {
@@ -120,7 +126,7 @@ func regular(name string, info fs.FileInfo) error {
 	default:
 		kind = "a special file"
 	}
-	return &fs.PathError{Op: "open", Path: name, Err: fmt.Errorf("found %s, expected a file: %w", kind, errNotRegular)}
+	return &fs.PathError{Op: "open", Path: name, Err: notRegular(kind)}
 }
 
 // Dir is like os.DirFS, but for a folder of untrusted files: its Open opens only
