@@ -197,5 +197,5 @@ func (m *metrics) loss(l model.Loss) {
 		m.unmeasured.Add(1)
 		return
 	}
-	m.lost.observe(l.Share())
+	m.lost.observeShare(l.Share())
 }

@@ -15,13 +15,19 @@ import (
 // buckets are needed: processors take minutes to read long prompts.
 var buckets = []float64{0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560}
 
-// histogram counts seconds or shares without a lock.
+// shareBuckets are those of shares, from 0 to 1.
+var shareBuckets = []float64{0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1}
+
+// histogram counts seconds, or shares, without a lock.
 type histogram struct {
 	counts [24]atomic.Int64 // by bucket, not cumulative; then those above all buckets
 	sum    atomic.Int64     // in units of 1e-9
 }
 
-func (h *histogram) observe(v float64) {
+func (h *histogram) observe(v float64)      { h.count(v, buckets) }
+func (h *histogram) observeShare(v float64) { h.count(v, shareBuckets) }
+
+func (h *histogram) count(v float64, buckets []float64) {
 	i := 0
 	for i < len(buckets) && v > buckets[i] {
 		i++
@@ -30,17 +36,19 @@ func (h *histogram) observe(v float64) {
 	h.sum.Add(int64(v * 1e9))
 }
 
-// bucketLabels are the le labels of the buckets.
-var bucketLabels = func() (out []string) {
+// secondLabels and shareLabels are the le labels of the buckets.
+var secondLabels, shareLabels = bucketLabels(buckets), bucketLabels(shareBuckets)
+
+func bucketLabels(buckets []float64) (out []string) {
 	for _, le := range buckets {
 		out = append(out, strconv.FormatFloat(le, 'g', -1, 64))
 	}
 	return append(out, "+Inf")
-}()
+}
 
-func (h *histogram) write(b *scrape, name, model string) {
+func (h *histogram) write(b *scrape, labels []string, name, model string) {
 	total := int64(0)
-	for i, le := range bucketLabels {
+	for i, le := range labels {
 		total += h.counts[i].Load()
 		b.sample(name+"_bucket", float64(total), "model_name", model, "le", le)
 	}
@@ -184,7 +192,7 @@ func (s *Server) writeMetrics(w http.ResponseWriter, _ *http.Request) {
 	histograms := func(name string, of func(m *metrics) *histogram) {
 		b.family(name, "histogram")
 		for _, sl := range order {
-			of(&sl.metrics).write(b, name, sl.id)
+			of(&sl.metrics).write(b, secondLabels, name, sl.id)
 		}
 	}
 	histograms("vllm:time_to_first_token_seconds", func(m *metrics) *histogram { return &m.first })
@@ -204,7 +212,10 @@ func (s *Server) writeMetrics(w http.ResponseWriter, _ *http.Request) {
 		b.sample("lukv:prefix_store_bytes", float64(stats[i].PrefixCacheBytes), "model_name", sl.id, "tier", "memory")
 		b.sample("lukv:prefix_store_bytes", float64(stats[i].StoredBytes), "model_name", sl.id, "tier", "disk")
 	}
-	histograms("lukv:kv_estimated_loss", func(m *metrics) *histogram { return &m.lost })
+	b.family("lukv:kv_estimated_loss", "histogram")
+	for _, sl := range order {
+		sl.metrics.lost.write(b, shareLabels, "lukv:kv_estimated_loss", sl.id)
+	}
 	b.family("lukv:kv_loss_unmeasured_total", "counter")
 	for _, sl := range order {
 		b.sample("lukv:kv_loss_unmeasured_total", float64(sl.metrics.unmeasured.Load()), "model_name", sl.id)

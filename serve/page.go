@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 
@@ -82,6 +83,9 @@ func (s *Server) compressions(w http.ResponseWriter, _ *http.Request) error {
 		Metrics: lukv.Metrics(), Allocators: lukv.Allocators(), Profiles: known.names(), Default: s.o.Compression,
 		DefaultMetric: lukv.DefaultMetric, DefaultAllocators: map[string]string{},
 		Needs: map[string]string{}, ProfiledMetrics: known.metrics(),
+	}
+	if slices.Contains(out.ProfiledMetrics, "learned") {
+		out.Metrics = append(out.Metrics, "learned")
 	}
 	out.Summaries.Metrics, out.Summaries.Allocators = map[string]string{}, map[string]string{}
 	for _, name := range append(out.ProfiledMetrics, out.Metrics...) {

@@ -103,7 +103,7 @@ func TestFittingProfile(t *testing.T) {
 	var known compressions
 	_, text, _ := ts.do(t, "GET", "/v1/kv_compression", "")
 	decode(t, text, &known)
-	require.Equal(t, lukv.Metrics(), known.Metrics)
+	require.Equal(t, append(lukv.Metrics(), "learned"), known.Metrics)
 	require.Equal(t, lukv.Allocators(), known.Allocators)
 	require.Equal(t, []string{"k", "l", "s"}, known.Profiles)
 	require.Nil(t, known.Default)

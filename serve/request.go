@@ -451,7 +451,16 @@ func (u *cacheUse) add(c engine.CacheUse, p *lukv.Policy) {
 	if u.FullEntries > 0 {
 		u.Ratio = 1 - float64(u.Entries)/float64(u.FullEntries)
 	}
-	u.Evidence = evidence.Of(p, u.Ratio)
+	u.Evidence = evidence.Of(p, evidenceRatio(p, u.Ratio))
+}
+
+// evidenceRatio is the ratio of which a policy's evidence is named: its own or, if it has a budget
+// instead, what it came to.
+func evidenceRatio(p *lukv.Policy, achieved float64) float64 {
+	if p.Enabled() && achieved > 0 && p.Ratio > 0 {
+		return p.Ratio
+	}
+	return achieved
 }
 
 // tokenText returns a token as text, and its bytes, which are needed if the token is
