@@ -234,11 +234,14 @@ func (c *analyzeLossesCmd) methods(m *model.Model, o *study.LossOptions) error {
 		if err != nil {
 			return err
 		}
+		if learned, ok := (&lukv.Policy{Metric: metric}).Learned(); ok {
+			return usage("--metric %s: it ranks by its profile, which this measurement does not give to metrics; see lukv analyze cost, needle and continuation", learned.Name)
+		}
 		find := profiles.match
 		if named && len(c.Profile) == 0 {
 			find = profiles.find
 		}
-		p, err := find(m, c.Model, metric)
+		p, err := find(m, c.Model, metric, "")
 		if err != nil {
 			return err
 		}
@@ -311,7 +314,7 @@ func wholeNumbers(flag string, list []string, def []int) ([]int, error) {
 
 type analyzeNeedleCmd struct {
 	modelFlags
-	Length []string `sep:"none" placeholder:"N,…" help:"Measure contexts of N tokens (default 512,1024,2048)."`
+	Length []string `sep:"none" placeholder:"N,…" help:"Measure contexts of N tokens (default 512,1024,2048, as far as they fit)."`
 	Depth  []string `sep:"none" placeholder:"P,…" help:"Place the sentence at these depths, in percent of the context (default 0,25,50,75,100)."`
 	methodFlags
 	Raw bool `help:"Do not apply the chat template."`
@@ -346,6 +349,9 @@ func (c *analyzeNeedleCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
+	if len(c.Length) == 0 { // the question and its answer follow
+		lengths = slices.DeleteFunc(lengths, func(n int) bool { return n > 512 && n+needleRoom > m.Config().MaxPositions })
+	}
 	items, err := study.Needles(lengths, depths, func(s string) int { return len(tok.Encode(s, tokenizer.EncodeOptions{SpecialAsText: true})) })
 	if err != nil {
 		return usageError{err}
@@ -353,16 +359,25 @@ func (c *analyzeNeedleCmd) Run(e *env) error {
 	line := e.longProgress()
 	defer line.clear()
 	o := eval.Options{Framing: framing, Session: c.session()}
-	return c.measure(e, m, line, func(state *study.State) (*study.File, error) {
+	failed := 0
+	err = c.measure(e, m, line, func(state *study.State) (*study.File, error) {
 		answers, err := study.AskNeedles(e.ctx, m, items, methods, o, state, line.counter("asking", "questions"))
 		for _, a := range answers {
 			if a.Error != "" && err == nil { // a cell that stays empty
 				fmt.Fprintf(e.err, "failed: %s, %s: %s\n", a.Method, a.Task, a.Error)
+				failed++
 			}
 		}
 		return &study.File{Title: "Needles", Model: m.ID(), N: len(items), Figures: []report.Figure{study.NeedleMap(lengths, depths, answers)}}, err
 	})
+	if err == nil && failed > 0 {
+		err = fmt.Errorf("%d questions could not be asked, see above; their cells are empty", failed)
+	}
+	return err
 }
+
+// needleRoom is more than the tokens of a needle's question and answer.
+const needleRoom = 128
 
 type analyzeProfilesCmd struct {
 	Profiles []string `arg:"" name:"profile" help:"Two or more profiles of one model."`

@@ -145,7 +145,7 @@ func (c *analyzeContinuationCmd) shapes(m *model.Model) ([]study.Shape, error) {
 			}
 			for _, one := range set.apart(metric) {
 				named := shape
-				if named.Policy.Profile, err = one.find(m, c.Model, metric); err != nil {
+				if named.Policy.Profile, err = one.find(m, c.Model, metric, ""); err != nil {
 					return nil, err
 				}
 				if len(one.paths) > 0 && len(c.Profile) > 1 {

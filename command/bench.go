@@ -239,11 +239,14 @@ func (c *benchCmd) compressions() ([]bench.Compression, error) {
 			for _, b := range budgets {
 				x := bench.Compression{Metric: metric, Allocator: allocator, Ratio: b.ratio, BudgetTokens: b.tokens, BudgetBytes: b.bytes}
 				if p := (&lukv.Policy{Metric: metric, Allocator: allocator}); p.UsesProfile() {
-					if x.Profile, err = profiles.match(nil, "", metric); err != nil {
+					if x.Profile, err = profiles.match(nil, "", metric, ""); err != nil {
 						return nil, err
 					}
 					if x.Profile == nil { // so that its mismatch is reported
 						x.Profile = profiles.only()
+					}
+					if learned, ok := p.Learned(); ok && x.Profile == nil {
+						return nil, usage("--metric %s: random profiles, by which budgets are divided here, rank nothing: give a profile of %s with --profile", learned.Name, learned.Name)
 					}
 				}
 				out = append(out, x)

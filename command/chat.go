@@ -170,7 +170,7 @@ func (r *chatter) piped() error {
 		return usage("standard input is empty: expected a message")
 	}
 	if r.Load == "" {
-		if err := r.e.given.unused(budgetFlags+" keep-turns", "there is nothing to compress without --load"); err != nil {
+		if err := r.e.given.unused(budgetFlags+" keep-turns", "standard input is not a terminal, so it is one message and nothing is old enough to be compressed without --load"); err != nil {
 			return err
 		}
 	} else if err := r.load(r.Load); err != nil {

@@ -2,7 +2,6 @@ package command
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -11,7 +10,9 @@ import (
 
 	"github.com/lukv/lukv/eval"
 	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/model/builtin"
+	"github.com/lukv/lukv/tokenizer"
 )
 
 type chooseCmd struct {
@@ -96,6 +97,9 @@ func (c *chooseCmd) Run(e *env) error {
 		return err
 	}
 	defer m.Close()
+	if err := c.checkLengths(m, items); err != nil {
+		return err
+	}
 	compared := evalCmd{modelFlags: c.modelFlags, budgetLists: budgetLists{Ratio: c.ratios()}, Metric: c.metrics(), Allocator: c.allocators(),
 		Profile: c.Profile, NoFull: true, protectFlags: c.protectFlags}
 	methods, err := compared.methods(m)
@@ -127,6 +131,9 @@ func (c *chooseCmd) Run(e *env) error {
 	}
 	line.clear()
 	out := chooseResult{Model: m.ID(), Documents: c.documents(answers), Policies: rankPolicies(methods, answers)}
+	if err := out.unmeasured(); err != nil {
+		return err
+	}
 	if c.JSON {
 		return e.writeJSON("lukv choose 1", out)
 	}
@@ -177,6 +184,24 @@ func (c *chooseCmd) items(e *env) ([]eval.Item, error) {
 		out = append(out, eval.Item{Task: fmt.Sprintf("document-%d", i), Context: text, Question: "?", Answers: []string{"?"}})
 	}
 	return out, nil
+}
+
+// checkLengths refuses documents that do not fit into the context, before anything is measured.
+func (c *chooseCmd) checkLengths(m *model.Model, items []eval.Item) error {
+	tok, err := m.Tokenizer()
+	if err != nil {
+		return err
+	}
+	limit := m.Config().MaxPositions
+	if c.MaxContext > 0 {
+		limit = c.MaxContext
+	}
+	for i, it := range items {
+		if n := len(tok.Encode(it.Context, tokenizer.EncodeOptions{SpecialAsText: true})); n >= limit {
+			return fmt.Errorf("%s: %w: found %d tokens, expected fewer than %d", c.Document[i], model.ErrContextFull, n, limit)
+		}
+	}
+	return nil
 }
 
 // documents describes the documents, in the order in which they were given.
@@ -230,11 +255,20 @@ func cellOf(x eval.Method, answers []eval.Answer) chooseCell {
 	return cell
 }
 
+// unmeasured returns an error if there is no document of which the loss could be measured.
+func (r *chooseResult) unmeasured() error {
+	var few []string
+	for _, d := range r.Documents {
+		if d.Measured {
+			return nil
+		}
+		few = append(few, fmt.Sprintf("%s: found %d facts, expected 8 or more", d.Path, d.Facts))
+	}
+	return fmt.Errorf("the loss was not measured: %s", strings.Join(few, "; "))
+}
+
 // write prints the ranking as text.
 func (r *chooseResult) write(e *env) error {
-	if !slices.ContainsFunc(r.Documents, func(d chooseDocument) bool { return d.Measured }) {
-		return errors.New("the loss was not measured: no document has the 8 facts that it takes")
-	}
 	for _, d := range r.Documents {
 		note := ""
 		if !d.Measured {

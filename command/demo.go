@@ -2,6 +2,7 @@ package command
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -197,7 +198,7 @@ func (d *demo) measure() error {
 	d.methods = []eval.Method{{Name: "full"}}
 	for _, a := range demoAllocators {
 		policy := &lukv.Policy{Metric: d.metric, Allocator: lukv.AllocatorConfig{Name: a}, Ratio: d.Ratio}
-		if policy.Allocator.NeedsProfile() {
+		if policy.UsesProfile() {
 			policy.Profile = p
 		}
 		d.methods = append(d.methods, eval.Method{Name: a, Policy: policy})
@@ -329,10 +330,13 @@ func (d *demo) choose(scores []map[string]float64, admit func(full, lukv, worst,
 	at := -1
 	for i, it := range d.items {
 		worst, best := 1.0, 0.0
-		for _, a := range demoAllocators[:len(demoAllocators)-1] {
-			worst, best = min(worst, scores[i][a]), max(best, scores[i][a])
+		last := len(demoAllocators) - 1
+		for _, a := range append(slices.Clone(demoAllocators[:last]), demoOutputErrors) {
+			if x, ok := scores[i][a]; ok {
+				worst, best = min(worst, x), max(best, x)
+			}
 		}
-		own := scores[i][demoAllocators[len(demoAllocators)-1]]
+		own := scores[i][demoAllocators[last]]
 		if admit(scores[i]["full"], own, worst, best) && (at < 0 || len(it.Context) > len(d.items[at].Context)) {
 			at = i
 		}

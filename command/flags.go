@@ -265,7 +265,7 @@ type policyFlags struct {
 	Preset       string   `group:"policy" placeholder:"NAME" help:"Start from a published preset; other flags override parts of it: ${presets}."`
 	Metric       string   `group:"policy" placeholder:"NAME|JSON" help:"Rank entries by this metric (default key_distance, or the one of --profile): ${metrics}; or JSON with parameters. Without --metric and --allocator, the model's own profile is used if the user's cache or the program has one of learned or key_distance."`
 	Allocator    string   `group:"policy" placeholder:"NAME|JSON" help:"Divide the budget among heads by this allocator (default adakv with the metric key_distance and without --decode, otherwise uniform): ${allocators}; or JSON with parameters."`
-	Profile      string   `group:"policy" placeholder:"FILE" help:"Read the profile for the allocator lukv or the metric triattention from FILE, made by lukv profile; builtin:output-error selects that of the embedded model."`
+	Profile      string   `group:"policy" placeholder:"FILE" help:"Read the profile for the allocators lukv and duo or the metrics learned and triattention from FILE, made by lukv profile; builtin:output-error selects that of the embedded model."`
 	Policy       string   `group:"policy" placeholder:"FILE" help:"Set the whole policy as JSON, as printed by --json, instead of the flags above."`
 	Decode       string   `group:"policy" placeholder:"JSON" help:"Also compress while decoding, such as '{\"mode\":\"periodic\",\"target_size\":512}'."`
 	Compat       bool     `group:"policy" help:"Round budgets like older versions of kvpress."`
@@ -491,10 +491,10 @@ func loadProfiles(paths []string) (*profileSet, error) {
 }
 
 // match returns the profile that was made for a metric of the model called name: one
-// of those given or, if none are, the embedded model's own and those in the user's cache;
-// nil if there is none.
+// of those given or, if none are, the embedded model's own and those in the user's cache, and
+// of these the one with the digest that a policy names, if any; nil if there is none.
 // If m is nil, only the metric has to match.
-func (s *profileSet) match(m *model.Model, name string, metric lukv.MetricConfig) (*lukv.Profile, error) {
+func (s *profileSet) match(m *model.Model, name string, metric lukv.MetricConfig, digest string) (*lukv.Profile, error) {
 	if full, err := lukv.NewMetric(metric); err == nil {
 		metric = lukv.MetricConfigOf(full)
 	}
@@ -513,24 +513,42 @@ func (s *profileSet) match(m *model.Model, name string, metric lukv.MetricConfig
 	if len(s.paths) > 0 {
 		return nil, nil
 	}
-	if name == builtin.Name {
-		return builtin.Profile(metric)
-	}
-	if m == nil {
-		return nil, nil
-	}
-	for _, p := range cachedProfiles(m) {
-		if p.Identity.Metric.String() == metric.String() {
+	own, err := ownProfiles(m, name, metric)
+	for _, p := range own {
+		if d, err := p.Digest(); err == nil && d == digest {
 			return p, nil
 		}
 	}
-	return nil, nil
+	if len(own) == 0 || err != nil {
+		return nil, err
+	}
+	return own[0], nil
+}
+
+// ownProfiles returns the profiles for a metric that a model has without being given any, the one
+// to take first. m may be nil.
+func ownProfiles(m *model.Model, name string, metric lukv.MetricConfig) (own []*lukv.Profile, err error) {
+	switch {
+	case name == builtin.Name:
+		for _, find := range []func(lukv.MetricConfig) (*lukv.Profile, error){builtin.Profile, builtin.OutputErrorProfile} {
+			p, err := find(metric)
+			if err != nil {
+				return nil, err
+			}
+			if p != nil {
+				own = append(own, p)
+			}
+		}
+	case m != nil:
+		own = slices.DeleteFunc(cachedProfiles(m), func(p *lukv.Profile) bool { return p.Identity.Metric.String() != metric.String() })
+	}
+	return own, nil
 }
 
 // find is like match where a profile is required. A single profile that does not match
 // is still returned, so that the policy's own check reports it.
-func (s *profileSet) find(m *model.Model, name string, metric lukv.MetricConfig) (*lukv.Profile, error) {
-	p, err := s.match(m, name, metric)
+func (s *profileSet) find(m *model.Model, name string, metric lukv.MetricConfig, digest string) (*lukv.Profile, error) {
+	p, err := s.match(m, name, metric, digest)
 	if p == nil && err == nil {
 		p = s.only()
 	}
@@ -540,7 +558,15 @@ func (s *profileSet) find(m *model.Model, name string, metric lukv.MetricConfig)
 	case len(s.paths) > 0:
 		return nil, fmt.Errorf("%w: none of %s was made for this model and the metric %v", lukv.ErrProfileMismatch, strings.Join(s.paths, ", "), metricName(metric))
 	}
-	return nil, usage("this policy needs a profile, as the allocator lukv and the metric learned do: make one with 'lukv profile %s --metric %s -o FILE' and give it with --profile FILE", name, quoteArg(metricName(metric)))
+	objective, kept := "", ", which keeps it where commands find it"
+	if metric.Name == "learned" {
+		objective = " --objective output-error"
+	}
+	if name == builtin.Name {
+		objective, kept = objective+" -o FILE", " and give it with --profile FILE"
+	}
+	return nil, usage("this policy needs a profile, as the allocators lukv and duo and the metric learned do: make one with: lukv profile %s --metric %s%s%s",
+		name, quoteArg(metricName(metric)), objective, kept)
 }
 
 // of returns the profile that a policy uses, nil if there is none. If the allocator
@@ -549,13 +575,13 @@ func (s *profileSet) find(m *model.Model, name string, metric lukv.MetricConfig)
 // only one given, so that the policy's own check reports missing parts.
 func (s *profileSet) of(m *model.Model, name string, p *lukv.Policy) (*lukv.Profile, error) {
 	if p.Allocator.NeedsProfile() {
-		return s.find(m, name, p.Metric)
+		return s.find(m, name, p.Metric, p.ProfileDigest)
 	}
 	if !p.UsesProfile() {
 		return nil, nil
 	}
 	if learned, ok := p.Learned(); ok {
-		return s.find(m, name, learned)
+		return s.find(m, name, learned, p.ProfileDigest)
 	}
 	for i, x := range s.profiles {
 		if x == nil {

@@ -97,7 +97,7 @@ func (f *policyFlags) unused(g given) error {
 	return nil
 }
 
-const unusedProfile = "only the allocators lukv and duo and the metric triattention use a profile (--allocator lukv)"
+const unusedProfile = "only the allocators lukv and duo and the metrics learned and triattention use a profile: add --allocator lukv"
 
 // checkProfile refuses profiles that no allocator, metric or decoding asks for.
 func checkProfile(g given, allocators, metrics []string, decode string) error {

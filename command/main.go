@@ -214,7 +214,7 @@ func newParser(c *cli, options ...kong.Option) (*kong.Kong, error) {
 	})
 	return kong.New(c, append(options, kong.Name(program), kong.Description(description),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}),
-		kong.Vars{"metrics": strings.Join(lukv.Metrics(), ", ") + ", learned (with a profile)", "allocators": strings.Join(lukv.Allocators(), ", "),
+		kong.Vars{"metrics": strings.Join(lukv.Metrics(), ", ") + ", learned (with a profile)", "profiledmetrics": strings.Join(append(lukv.Metrics(), "learned"), ", "), "allocators": strings.Join(lukv.Allocators(), ", "),
 			"presets":       strings.Join(lukv.PolicyPresets(), ", "),
 			"choosemetrics": chooseMetrics,
 			"probesteps":    strconv.Itoa(embedded.ProbeSteps),

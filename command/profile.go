@@ -26,7 +26,7 @@ type profileCmd struct {
 	modelFlags
 	Output string `short:"o" placeholder:"FILE" help:"Write the profile to FILE; - is standard output (default: the user's cache, where commands find it for this model). FILE.state keeps unfinished work."`
 
-	Metric string `group:"policy" placeholder:"NAME|JSON" help:"Profile the ranking of this metric (default snapkv): ${metrics}; or JSON with parameters."`
+	Metric string `group:"policy" placeholder:"NAME|JSON" help:"Profile the ranking of this metric (default snapkv): ${profiledmetrics}; or JSON with parameters."`
 	protectFlags
 
 	Text      []string `sep:"none" placeholder:"FILE" help:"Calibrate on this text, with --questions. May be repeated, in pairs."`

@@ -325,3 +325,29 @@ func TestProfilesInTheCacheAreUsed(t *testing.T) {
 	assert.Equal(t, "snapkv", policy("builtin", "--allocator", "lukv", "--profile", builtinProfileFile(t)).Metric.Name)
 	fails(t, exitUsage, "--output is missing", "profile", "builtin")
 }
+
+// TestPolicyGivenBack: the policy that a run prints can be given to another, whichever of the
+// model's own profiles it used.
+func TestPolicyGivenBack(t *testing.T) {
+	_, context := sample(t, "niah_single_2", 256)
+	run := []string{"run", "builtin", "--context", context, "--max-tokens", "1", "--json", "question"}
+	for _, flags := range [][]string{
+		{"--ratio", "0.8"}, {"--ratio", "0.8", "--metric", "keydiff", "--allocator", "lukv"},
+		{"--ratio", "0.8", "--metric", "keydiff", "--allocator", "lukv", "--profile", builtinOutputErrors},
+	} {
+		first := decode[runResult](t, ok(t, append(run, flags...)...))
+		require.NotEmpty(t, first.Policy.ProfileDigest)
+		file := filepath.Join(t.TempDir(), "policy.json")
+		require.NoError(t, os.WriteFile(file, []byte(first.Policy.String()), 0o600))
+		again := decode[runResult](t, ok(t, append(run, "--policy", file)...))
+		require.Equal(t, first.Policy.ProfileDigest, again.Policy.ProfileDigest)
+		require.Equal(t, first.Answer, again.Answer)
+	}
+}
+
+// TestLearnedNeedsItsProfile: where none is given to the metric learned, that is said at once.
+func TestLearnedNeedsItsProfile(t *testing.T) {
+	fails(t, exitUsage, "give a profile of learned with --profile", "bench", "builtin", "--tg", "1", "--ratio", "0.5", "--metric", "learned")
+	fails(t, exitUsage, "see lukv analyze cost, needle and continuation", "analyze", "losses", "builtin", "--limit", "1", "--metric", "learned", "-o", "-")
+	fails(t, exitUsage, "-o FILE and give it with --profile FILE", "eval", "builtin", "--metric", `{"name":"snapkv","window":64}`, "--allocator", "lukv", "--ratio", "0.5")
+}

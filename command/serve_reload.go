@@ -104,12 +104,12 @@ func (r *reloader) current(*tls.ClientHelloInfo) (*tls.Certificate, error) { ret
 
 // keys reads the API keys.
 func (c *serveCmd) keys() ([]string, error) {
-	var keys []string
+	var keys, own []string
 	if k := os.Getenv("LUKV_API_KEY"); k != "" {
-		keys = append(keys, k)
+		own = append(own, k)
 	}
 	if c.KeyFile == "" {
-		return keys, nil
+		return own, nil
 	}
 	const limit = 1 << 20
 	data, err := inputfile.Read(c.KeyFile, limit)
@@ -124,7 +124,7 @@ func (c *serveCmd) keys() ([]string, error) {
 	if len(keys) == 0 {
 		return nil, fmt.Errorf("read API keys: %s has none", c.KeyFile)
 	}
-	return keys, nil
+	return append(own, keys...), nil
 }
 
 // profiles reads the profiles that requests may name, including those of the embedded
@@ -132,6 +132,9 @@ func (c *serveCmd) keys() ([]string, error) {
 func (c *serveCmd) profiles() (map[string]*lukv.Profile, error) {
 	profiles := map[string]*lukv.Profile{}
 	for _, path := range c.Profile {
+		if filepath.Base(path) == builtinOutputErrors {
+			return nil, usage("--profile %s: found the name of an embedded profile, expected a file; those of the embedded model are served with it, as %s-METRIC", builtinOutputErrors, builtin.Name)
+		}
 		p, err := lukv.LoadProfile(path)
 		if err != nil {
 			return nil, err

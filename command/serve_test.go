@@ -292,3 +292,17 @@ func TestNamed(t *testing.T) {
 		require.Equal(t, want, [2]string{id, name}, at)
 	}
 }
+
+// TestKeyFileWithoutKeys: a file without keys is refused even if the environment has one, so that
+// emptying the file by mistake locks nobody out.
+func TestKeyFileWithoutKeys(t *testing.T) {
+	t.Setenv("LUKV_API_KEY", "of-the-environment")
+	c := serveCmd{KeyFile: filepath.Join(t.TempDir(), "keys")}
+	require.NoError(t, os.WriteFile(c.KeyFile, []byte("# none\n"), 0o600))
+	_, err := c.keys()
+	require.ErrorContains(t, err, "has none")
+	require.NoError(t, os.WriteFile(c.KeyFile, []byte("of-the-file\n"), 0o600))
+	keys, err := c.keys()
+	require.NoError(t, err)
+	require.Equal(t, []string{"of-the-environment", "of-the-file"}, keys)
+}
