@@ -113,12 +113,9 @@ func (n *cacheCounter) compressed(comp *compression, l Lengths) (CacheEstimate, 
 	if l.Before > 0 && plan.Metric().Needs(end, l.Before+d.Share()).Window >= end {
 		return CacheEstimate{}, wantsWhole(plan.Metric())
 	}
-	var budgets [][]int
-	if plan.Allocator().BudgetsKnown() == lukv.KnownBefore {
-		var err error
-		if budgets, err = lukv.Allocate(plan.Allocator(), d, nil); err != nil {
-			return CacheEstimate{}, err
-		}
+	budgets, err := n.m.plans.divide(plan, l.Before, l.Context, d)
+	if err != nil {
+		return CacheEstimate{}, err
 	}
 	var peak, held int64
 	others := n.whole(l.Before) // layers that are done, and those that hold only what is before

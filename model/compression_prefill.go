@@ -131,7 +131,7 @@ func (c *compression) begin(s *Session, start int, tokens []int32) *layerCompres
 	}
 	switch c.plan.Allocator().BudgetsKnown() {
 	case lukv.KnownBefore:
-		j.budgets, j.err = lukv.Allocate(c.plan.Allocator(), j.demand, nil)
+		j.budgets, j.err = c.m.plans.divide(c.plan, start, j.T, j.demand)
 	case lukv.KnownSoFar, lukv.KnownAtEnd:
 		j.scores = make([]lukv.Scores, c.m.cfg.Layers)
 	}
@@ -338,7 +338,7 @@ func (j *layerCompressor) score(ctx context.Context, l *lukv.Layer, before []int
 	}
 	l.Share, l.Ratio = j.demand.Share(), j.demand.Target()
 	if j.budgets != nil {
-		l.Budgets = j.budgets[l.Index]
+		l.Budgets = slices.Clone(j.budgets[l.Index])
 	}
 	if before != nil { // all of which stay
 		l.Share, l.Ratio = l.Share+most(before), 0
@@ -363,7 +363,7 @@ func (j *layerCompressor) score(ctx context.Context, l *lukv.Layer, before []int
 		return scores, nil, err
 	}
 	if j.budgets != nil {
-		return scores, j.budgets[l.Index], nil
+		return scores, slices.Clone(j.budgets[l.Index]), nil
 	}
 	budgets, err := j.c.plan.LayerBudgets(j.demand, l.Index, scores)
 	return scores, budgets, err

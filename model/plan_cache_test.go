@@ -42,3 +42,32 @@ func TestPoliciesAreCompiledOnce(t *testing.T) {
 	}
 	require.Len(t, m.plans.list, maxPlans)
 }
+
+// TestBudgetsAreDividedOnce: what an estimate divided is what the prefill cuts by.
+func TestBudgetsAreDividedOnce(t *testing.T) {
+	m := testShapes[0].open(t, WithMaxMemory(1<<30))
+	tokens := randomTokens(100, 97, 1)
+	for i, p := range []*lukv.Policy{
+		{Ratio: 0.5, Metric: lukv.MetricConfig{Name: "keydiff"}, Allocator: lukv.AllocatorConfig{Name: "pyramidkv"}},
+		{Ratio: 0.25, Metric: lukv.MetricConfig{Name: "keydiff"}, Allocator: lukv.AllocatorConfig{Name: "uniform"}},
+	} {
+		var kept [2]string
+		for j := range kept {
+			o := SessionOptions{Compression: p}
+			_, err := m.CacheEstimate(o, Lengths{Context: len(tokens)})
+			require.NoError(t, err)
+			s := newTestSession(t, m, o)
+			require.NoError(t, s.Prefill(t.Context(), tokens))
+			for at := range m.cfg.Layers {
+				for h := range m.cfg.KVHeads {
+					kept[j] += fmt.Sprint(s.cache.Positions(at, h, nil))
+				}
+			}
+		}
+		require.Equal(t, i+1, m.plans.divided)
+		require.Equal(t, kept[0], kept[1])
+	}
+	_, err := m.CacheEstimate(SessionOptions{Compression: &lukv.Policy{Ratio: 0.5, Allocator: lukv.AllocatorConfig{Name: "adakv"}}}, Lengths{Context: 100})
+	require.NoError(t, err)
+	require.Equal(t, 2, m.plans.divided, "unknown before the scores")
+}
