@@ -228,3 +228,20 @@ func TestFindOllama(t *testing.T) {
 		assert.ErrorContains(t, err, fmt.Sprintf("find ollama:%s in %s", name, s.root))
 	}
 }
+
+// TestFolderGGUFIsNear: a file in the folder or in one within it is the folder's model, one further
+// down is that of another folder.
+func TestFolderGGUFIsNear(t *testing.T) {
+	for file, found := range map[string]bool{"m.gguf": true, "q4/m.gguf": true, "models/q4/m.gguf": false} {
+		dir := t.TempDir()
+		path := filepath.Join(dir, filepath.FromSlash(file))
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		require.NoError(t, os.WriteFile(path, []byte("GGUF"), 0o600))
+		got, err := FolderGGUF(dir, "")
+		require.NoError(t, err)
+		if !found {
+			path = ""
+		}
+		require.Equal(t, path, got, file)
+	}
+}
