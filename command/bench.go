@@ -24,7 +24,7 @@ type benchCmd struct {
 	Threads   []int    `group:"model" sep:"," placeholder:"N,…" help:"Set the numbers of threads (default: all processors)."`
 	Precision []string `group:"model" sep:"," enum:"auto,bf16,int8,f32" default:"auto" help:"Set the precision of activations in products: ${enum}."`
 	CPU       []string `group:"model" name:"cpu" sep:"," default:"auto" help:"Set the instruction sets: auto, all, portable, avx2, avx512, avx512vnni, avx512bf16, neon, dotprod."`
-	CacheType []string `group:"model" sep:"," enum:"auto,${elementtypes}" default:"auto" help:"Set the types of cached keys and values: ${enum}."`
+	CacheType []string `group:"model" sep:"," enum:"auto,${cachetypes}" default:"auto" help:"Set the types of cached keys and values: ${enum}."`
 	deviceFlags
 
 	PP    []int `name:"pp" sep:"," placeholder:"N,…" help:"Prefill N tokens (default 512 without --tg)."`
@@ -182,8 +182,8 @@ func (c *benchCmd) options() (*bench.Options, error) {
 		o.Precision = append(o.Precision, model.Precision(p))
 	}
 	for _, name := range c.CacheType {
-		t, _ := cacheTypes(name)
-		o.CacheType = append(o.CacheType, t)
+		keys, values := cacheTypes(name)
+		o.CacheType = append(o.CacheType, bench.CacheType{Keys: keys, Values: values})
 	}
 	for _, name := range c.CPU {
 		switch name {

@@ -208,10 +208,6 @@ func joinNegative(args []string) []string {
 // from its model.
 func newParser(c *cli, options ...kong.Option) (*kong.Kong, error) {
 	_, blockNames := blockTypes()
-	elementNames := slices.DeleteFunc(kvcache.TypeNames(), func(name string) bool {
-		keys, values, _ := kvcache.ParseType(name)
-		return keys != values
-	})
 	return kong.New(c, append(options, kong.Name(program), kong.Description(description),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}),
 		kong.Vars{"metrics": strings.Join(lukv.Metrics(), ", ") + ", learned (with a profile)", "profiledmetrics": strings.Join(append(lukv.Metrics(), "learned"), ", "), "allocators": strings.Join(lukv.Allocators(), ", "),
@@ -219,7 +215,6 @@ func newParser(c *cli, options ...kong.Option) (*kong.Kong, error) {
 			"choosemetrics": chooseMetrics,
 			"probesteps":    strconv.Itoa(embedded.ProbeSteps),
 			"blocktypes":    strings.Join(blockNames, ","),
-			"elementtypes":  strings.Join(elementNames, ","),
 			"cachetypes":    strings.Join(kvcache.TypeNames(), ","),
 			"shapes":        strings.Join(arch.Shapes(), ", "),
 			"normalization": lukv.DefaultProfileIdentity().Normalization},

@@ -20,13 +20,16 @@ import (
 // memory than is free or allowed. The error names both amounts.
 var ErrMemory = errors.New("not enough free memory")
 
+// CacheType is the type of cached keys, and of values if that is another one.
+type CacheType struct{ Keys, Values tensor.Type }
+
 // Options configure a run. Every combination of the lists is a point; an empty list
 // means its default.
 type Options struct {
 	Threads     []int             // 0: all processors (default)
 	Precision   []model.Precision // default PrecisionAuto
 	CPU         []kernels.CPU     // default kernels.Detect
-	CacheType   []tensor.Type     // 0: the precision's (default)
+	CacheType   []CacheType       // zero: the precision's (default)
 	Depth       []int             // entries in the cache before, default 0
 	Batch       []int             // sessions that decode together, default 1; prefill has no batches
 	Compression []Compression     // default none
@@ -76,7 +79,7 @@ func (o *Options) setDefaults() {
 	list(&o.Threads, 0)
 	list(&o.Precision, model.PrecisionAuto)
 	list(&o.CPU, kernels.Detect())
-	list(&o.CacheType, tensor.Type(0))
+	list(&o.CacheType, CacheType{})
 	list(&o.Depth, 0)
 	list(&o.Batch, 1)
 	list(&o.Compression, Compression{})
@@ -416,16 +419,16 @@ func (r *runner) points(s *Source, m *model.Model) ([]*course, error) {
 	})
 	var out []*course
 	for _, cache := range o.CacheType {
-		if cache == 0 {
-			cache = tensor.F32
+		if cache.Keys == 0 {
+			cache.Keys = tensor.F32
 			if m.Precision() != model.PrecisionF32 {
-				cache = tensor.BF16
+				cache.Keys = tensor.BF16
 			}
 		}
 		for _, depth := range o.Depth {
 			for _, comp := range comps {
 				k := base
-				k.Cache, k.Depth = cacheName(cache), depth
+				k.Cache, k.Depth = cache.String(), depth
 				if comp.on() {
 					k.Metric, k.Allocator = comp.names()
 					k.Ratio, k.BudgetTokens, k.BudgetBytes = comp.Ratio, comp.BudgetTokens, comp.BudgetBytes
@@ -458,11 +461,11 @@ func (r *runner) points(s *Source, m *model.Model) ([]*course, error) {
 	return out, nil
 }
 
-// cacheName returns the name of a type of caches: that of the element, or of kvcache.ParseType for
+// String returns the name of a type of caches: that of the element, or of kvcache.ParseType for
 // integers.
-func cacheName(t tensor.Type) string {
-	if _, ok := (kernels.PageLayout{Type: t}).IntKeys(); ok {
-		return kvcache.TypeName(t, 0)
+func (c CacheType) String() string {
+	if _, ok := (kernels.PageLayout{Type: c.Keys}).IntKeys(); ok {
+		return kvcache.TypeName(c.Keys, c.Values)
 	}
-	return t.String()
+	return c.Keys.String()
 }

@@ -23,7 +23,7 @@ type course struct {
 	m     *model.Model
 	key   Key
 	comp  Compression
-	cache tensor.Type
+	cache CacheType
 	opts  model.SessionOptions
 
 	// bases hold the state that every repetition starts from, one session per
@@ -46,7 +46,7 @@ func (c *course) measure(ctx context.Context) (*Point, error) {
 		return nil, err
 	}
 	// One more token, decoded first, warms up a repetition.
-	c.opts = model.SessionOptions{Compression: policy, CacheType: c.cache, MaxTokens: c.key.Depth + c.key.Tokens + 1}
+	c.opts = model.SessionOptions{Compression: policy, CacheType: c.cache.Keys, CacheValues: c.cache.Values, MaxTokens: c.key.Depth + c.key.Tokens + 1}
 	if err := c.fits(c.need(policy)); err != nil {
 		return nil, err
 	}
@@ -84,7 +84,7 @@ func (c *course) policy() (*lukv.Policy, error) {
 
 // layout returns the layout of the cache's pages, entryBytes the size of a key and a value.
 func (c *course) layout() kernels.PageLayout {
-	return kernels.PageLayout{Type: c.cache, HeadDim: c.m.Config().HeadDim, PageEntries: pageEntries}
+	return kernels.PageLayout{Type: c.cache.Keys, Values: c.cache.Values, HeadDim: c.m.Config().HeadDim, PageEntries: pageEntries}
 }
 
 func (c *course) entryBytes() int64 {
@@ -165,7 +165,7 @@ func (c *course) prepare(ctx context.Context) error {
 		return nil // each repetition begins with a step that does not count
 	}
 	const chunk = 512
-	s, err := c.m.NewSession(model.SessionOptions{CacheType: c.cache, MaxTokens: chunk})
+	s, err := c.m.NewSession(model.SessionOptions{CacheType: c.cache.Keys, CacheValues: c.cache.Values, MaxTokens: chunk})
 	if err != nil {
 		return err
 	}
