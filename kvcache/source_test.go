@@ -45,7 +45,7 @@ func TestLoadReads(t *testing.T) {
 	require.ErrorContains(t, err, "became shorter")
 
 	_, _, err = LoadFile(t.Context(), t.TempDir(), Options{})
-	require.ErrorContains(t, err, "regular file")
+	require.ErrorContains(t, err, "found a directory, expected a file")
 	for _, n := range []int64{0, 5, 8, 100} {
 		require.NoError(t, os.Truncate(path, n))
 		_, _, err = LoadFile(t.Context(), path, Options{})
