@@ -161,25 +161,18 @@ func (c *compression) demand(start, T int) lukv.Demand {
 // watchDecode returns the watcher for a pass over all layers, nil if there is nothing
 // to watch. prefill says that the pass is the first prefill.
 func (c *compression) watchDecode(s *Session, prefill bool) *forward.Watcher {
-	var p *oracleRecorder
-	if !prefill {
-		p = s.recorder
+	var recorder forward.Recorder
+	if !prefill && s.recorder != nil {
+		recorder = s.recorder
 	}
 	if c == nil || c.decode == nil {
-		if p == nil && s.answer == nil {
+		if recorder == nil && s.answer == nil {
 			return nil
 		}
-		w := &forward.Watcher{Answer: s.answer}
-		if p != nil {
-			w.Recorder = p
-		}
-		return w
+		return &forward.Watcher{Recorder: recorder, Answer: s.answer}
 	}
 	w := &c.watch
-	w.Decode, w.Record, w.Prefill, w.Recorder = c.decode, c.plan.Decoding().Needs(), prefill, nil
-	if p != nil {
-		w.Recorder = p
-	}
+	w.Decode, w.Record, w.Prefill, w.Recorder = c.decode, c.plan.Decoding().Needs(), prefill, recorder
 	return w
 }
 
