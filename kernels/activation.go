@@ -1,14 +1,47 @@
 package kernels
 
-// GeGLU sets dst[i] = gate[i]/(1 + e)·up[i] with e = Exp(-2·y) and
-// y = √(2/π)·(gate[i] + 0.044715·gate[i]³): the tanh form of GELU (Hendrycks and Gimpel,
-// 2016) of the gate, times up. Every operation is rounded by itself, the cube as
-// (g·g)·g. dst may be gate or up.
-func (c CPU) GeGLU(dst, gate, up []float32) {
+// Activation is the nonlinearity of a gated unit.
+type Activation uint8
+
+const (
+	SiLU     Activation = iota // x/(1 + e^(-x))
+	GELUTanh                   // x/(1 + e^(-2·√(2/π)·(x + 0.044715·x³))), the tanh form of GELU (Hendrycks and Gimpel, 2016)
+	activations
+)
+
+// Activations returns all of them.
+func Activations() []Activation {
+	list := make([]Activation, activations)
+	for i := range list {
+		list[i] = Activation(i)
+	}
+	return list
+}
+
+func (a Activation) String() string { return [...]string{"SiLU", "GELU"}[a] }
+
+// Gated sets dst[i] to the activation of gate[i], times up[i]. Every operation is rounded by
+// itself, a cube as (x·x)·x. dst may be gate or up.
+func (c CPU) Gated(a Activation, dst, gate, up []float32) {
 	gate, up = gate[:len(dst)], up[:len(dst)]
 	raceRead(gate)
 	raceRead(up)
 	raceWrite(dst)
+	switch a {
+	case SiLU:
+		for i := c.swigluAsm(dst, gate, up); i < len(dst); i++ {
+			g := gate[i]
+			dst[i] = g / (1 + Exp(-g)) * up[i]
+		}
+	case GELUTanh:
+		c.geglu(dst, gate, up)
+	default:
+		panic("kernels: unknown activation")
+	}
+}
+
+// geglu computes e = Exp(-2·y) with y = √(2/π)·(gate + 0.044715·gate³), then gate/(1 + e)·up.
+func (c CPU) geglu(dst, gate, up []float32) {
 	var e [elementTile]float32
 	for len(dst) > 0 {
 		n := min(len(dst), len(e))

@@ -326,11 +326,9 @@ type Encoder interface {
 	// Dst.
 	MatMul(src Rows, add bool, products []Product)
 
-	// GateUp sets dst to SwiGLU(src·gate, src·up). Both may be bf16.
-	GateUp(dst, src Rows, gate, up Linear)
-
-	// GeGLU sets dst, which may be bf16, to GELU(gate)·up.
-	GeGLU(dst, gate, up Rows)
+	// GateUp sets dst to the activation of src·gate, times src·up ([CPU.Gated]). Both may be
+	// bf16.
+	GateUp(dst, src Rows, a Activation, gate, up Linear)
 
 	// AddScaled adds src, times scale, to dst.
 	AddScaled(dst, src Rows, scale float32)
@@ -340,10 +338,10 @@ type Encoder interface {
 	// i of weights to their weights.
 	Route(experts, weights, logits Rows, normalise bool)
 
-	// ExpertGateUp sets row i·K+k of dst, which may be bf16, to SwiGLU(x·gate, x·up), where x
-	// is row i of src, which may be bf16, and gate and up are the matrices experts[i][k] of
-	// two stacks. experts has K columns of whole numbers below the height of the stacks.
-	ExpertGateUp(dst, src, experts Rows, gate, up DeviceMatrix)
+	// ExpertGateUp sets row i·K+k of dst, which may be bf16, to what GateUp computes of x, row
+	// i of src, which may be bf16, with the matrices experts[i][k] of two stacks. experts has K
+	// columns of whole numbers below the height of the stacks.
+	ExpertGateUp(dst, src, experts Rows, a Activation, gate, up DeviceMatrix)
 
 	// ExpertMatMul sets row i·K+k of dst to the product of row i·K+k of src, which may be
 	// bf16, with matrix experts[i][k] of a stack.

@@ -63,7 +63,7 @@
 // Exp2 and Exp are polynomials defined in exp.go. RMSNorm sums squares in 16
 // lanes without blocks; the scale 1/√(mean + ε) is computed in binary64 and
 // rounded once. Dot sums in 16 lanes without blocks. Exp carries the part of
-// log2 e that is lost by rounding it. RoPE, SwiGLU, sums of vectors and conversions
+// log2 e that is lost by rounding it. RoPE, gated activations, sums of vectors and conversions
 // are element-wise, with one rounding per operation as written.
 //
 // # Words

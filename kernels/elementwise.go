@@ -60,18 +60,6 @@ func (c CPU) Rope(x, cos, sin []float32) {
 	}
 }
 
-// SwiGLU sets dst[i] = gate[i]/(1 + e^(-gate[i])) · up[i]. dst may be gate or up.
-func (c CPU) SwiGLU(dst, gate, up []float32) {
-	gate, up = gate[:len(dst)], up[:len(dst)]
-	raceRead(gate)
-	raceRead(up)
-	raceWrite(dst)
-	for i := c.swigluAsm(dst, gate, up); i < len(dst); i++ {
-		g := gate[i]
-		dst[i] = g / (1 + Exp(-g)) * up[i]
-	}
-}
-
 // Argmax returns the index of the largest element, the first if several are equal.
 // NaN counts as -Inf; an empty x gives 0.
 func (c CPU) Argmax(x []float32) int {

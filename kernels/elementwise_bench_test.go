@@ -23,7 +23,7 @@ func BenchmarkElementwise(b *testing.B) {
 	}{
 		{"RMSNorm", 16 * n, func(c CPU) { c.RMSNorm(z, x, y, 1e-5) }},
 		{"Rope", 16 * n, func(c CPU) { c.Rope(x, y[:n/2], z[:n/2]) }},
-		{"SwiGLU", 12 * n, func(c CPU) { c.SwiGLU(z, x, y) }},
+		{"Gated", 12 * n, func(c CPU) { c.Gated(SiLU, z, x, y) }},
 		{"Dot", 8 * n, func(c CPU) { c.Dot(x, y) }},
 		{"Add", 12 * n, func(c CPU) { c.Add(z, x) }},
 		{"Argmax", 4 * n, func(c CPU) { c.Argmax(x) }},

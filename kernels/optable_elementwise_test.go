@@ -11,6 +11,22 @@ func init() {
 	whole := func(run func(c CPU, b []mem)) []way { return []way{{"whole", run}} }
 	for _, n := range []int{0, 1, 7, 8, 15, 16, 17, 31, 33, 64, 100, 259} {
 		name := func(op string) string { return fmt.Sprintf("%s/%d", op, n) }
+		for _, a := range Activations() {
+			register(op{name: name([...]string{SiLU: "SwiGLU", GELUTanh: "GeGLU"}[a]), operands: []operand{f32("dst", n, out), f32("gate", n, in), f32("up", n, in)},
+				ways: []way{
+					{"whole", func(c CPU, b []mem) { c.Gated(a, b[0].f32(), b[1].f32(), b[2].f32()) }},
+					{"in parts", func(c CPU, b []mem) {
+						h := n / 3
+						c.Gated(a, b[0].f32()[:h], b[1].f32(), b[2].f32())
+						c.Gated(a, b[0].f32()[h:], b[1].f32()[h:], b[2].f32()[h:])
+					}},
+					{"one by one", func(c CPU, b []mem) {
+						for i := range n {
+							c.Gated(a, b[0].f32()[i:i+1], b[1].f32()[i:], b[2].f32()[i:])
+						}
+					}},
+				}})
+		}
 		register(
 			op{name: name("Dot"), operands: []operand{f32("dst", 1, out), f32("x", n, in), f32("y", n, in)},
 				ways: whole(func(c CPU, b []mem) { b[0].f32()[0] = c.Dot(b[1].f32(), b[2].f32()) })},
@@ -26,24 +42,6 @@ func init() {
 				}},
 			op{name: name("Rope"), operands: []operand{f32("x", 2*n, inout), f32("cos", n, in), f32("sin", n, in)},
 				ways: whole(func(c CPU, b []mem) { c.Rope(b[0].f32(), b[1].f32(), b[2].f32()) })},
-			op{name: name("SwiGLU"), operands: []operand{f32("dst", n, out), f32("gate", n, in), f32("up", n, in)},
-				ways: []way{
-					{"whole", func(c CPU, b []mem) { c.SwiGLU(b[0].f32(), b[1].f32(), b[2].f32()) }},
-					{"in parts", func(c CPU, b []mem) {
-						h := n / 3
-						c.SwiGLU(b[0].f32()[:h], b[1].f32(), b[2].f32())
-						c.SwiGLU(b[0].f32()[h:], b[1].f32()[h:], b[2].f32()[h:])
-					}},
-				}},
-			op{name: name("GeGLU"), operands: []operand{f32("dst", n, out), f32("gate", n, in), f32("up", n, in)},
-				ways: []way{
-					{"whole", func(c CPU, b []mem) { c.GeGLU(b[0].f32(), b[1].f32(), b[2].f32()) }},
-					{"one by one", func(c CPU, b []mem) {
-						for i := range n {
-							c.GeGLU(b[0].f32()[i:i+1], b[1].f32()[i:], b[2].f32()[i:])
-						}
-					}},
-				}},
 			op{name: name("SoftCap"), operands: []operand{f32("x", n, inout)},
 				ways: []way{
 					{"whole", func(c CPU, b []mem) { c.SoftCap(b[0].f32(), 3) }},

@@ -28,7 +28,7 @@ var racy = map[string]func(c CPU, shared []float32){
 	"RMSNorm": func(c CPU, shared []float32) { c.RMSNorm(shared, make([]float32, 64), make([]float32, 64), 1e-5) },
 	"Add":     func(c CPU, shared []float32) { c.Add(shared, make([]float32, 64)) },
 	"Rope":    func(c CPU, shared []float32) { c.Rope(shared, make([]float32, 32), make([]float32, 32)) },
-	"SwiGLU":  func(c CPU, shared []float32) { c.SwiGLU(shared, make([]float32, 64), make([]float32, 64)) },
+	"Gated":   func(c CPU, shared []float32) { c.Gated(SiLU, shared, make([]float32, 64), make([]float32, 64)) },
 	"Exp":     func(c CPU, shared []float32) { c.Exp(shared, make([]float32, 64)) },
 	"Widen":   func(c CPU, shared []float32) { c.Widen(shared, make([]byte, 128), tensor.BF16) },
 	"Dot":     func(c CPU, shared []float32) { shared[0] = c.Dot(shared, shared) },

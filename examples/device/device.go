@@ -352,7 +352,7 @@ func (e *encoder) MatMul(src kernels.Rows, add bool, products []kernels.Product)
 	}
 }
 
-func (e *encoder) GateUp(dst, src kernels.Rows, gate, up kernels.Linear) {
+func (e *encoder) GateUp(dst, src kernels.Rows, a kernels.Activation, gate, up kernels.Linear) {
 	x := e.rows("gate and up", src, -1, -1)
 	w, g := e.linear("gate and up", x, gate)
 	to := e.rows("gate and up", dst, x.n, w.Rows)
@@ -360,17 +360,7 @@ func (e *encoder) GateUp(dst, src kernels.Rows, gate, up kernels.Linear) {
 	e.check("gate and up", v.Rows == w.Rows, "found %d gates and %d ups", w.Rows, v.Rows)
 	e.op("gate and up", func() {
 		y := g()
-		e.d.cpu.SwiGLU(y, y, u())
-		to.set(e.d.cpu, 0, y)
-	})
-}
-
-func (e *encoder) GeGLU(dst, gate, up kernels.Rows) {
-	g := e.rows("gelu", gate, -1, -1)
-	u, to := e.rows("gelu", up, g.n, g.cols), e.rows("gelu", dst, g.n, g.cols)
-	e.op("gelu", func() {
-		y := make([]float32, len(g.v))
-		e.d.cpu.GeGLU(y, g.v, u.v)
+		e.d.cpu.Gated(a, y, y, u())
 		to.set(e.d.cpu, 0, y)
 	})
 }

@@ -54,7 +54,7 @@ func (p *expert) row(cpu kernels.CPU, y []float32, i int) {
 	x.multiply(cpu, y, &w)
 }
 
-func (e *encoder) ExpertGateUp(dst, src, experts kernels.Rows, gate, up kernels.DeviceMatrix) {
+func (e *encoder) ExpertGateUp(dst, src, experts kernels.Rows, a kernels.Activation, gate, up kernels.DeviceMatrix) {
 	const op = "gate and up of experts"
 	to, x, ids := e.rows(op, dst, -1, -1), e.rows(op, src, -1, -1), e.rows(op, experts, -1, -1)
 	g, u := e.expert(op, to, x, ids, ids.cols, gate), e.expert(op, to, x, ids, ids.cols, up)
@@ -64,7 +64,7 @@ func (e *encoder) ExpertGateUp(dst, src, experts kernels.Rows, gate, up kernels.
 		for i := range to.n {
 			g.row(e.d.cpu, y, i)
 			u.row(e.d.cpu, z, i)
-			e.d.cpu.SwiGLU(y, y, z)
+			e.d.cpu.Gated(a, y, y, z)
 			to.set(e.d.cpu, i, y)
 		}
 	})

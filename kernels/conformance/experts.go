@@ -166,7 +166,9 @@ func (s *suite) expertGates(r *rig, st testnum.Style) (list []operation) {
 		if k := slices.Index(s.types, wt); k >= s.floats && i%3 == 1 {
 			ut = s.types[s.floats+(k+2)%(len(s.types)-s.floats)]
 		}
-		name := fmt.Sprintf("ExpertGateUp/%v·%v/%+v/%v", xt, wt, c, st)
+		acts := kernels.Activations()
+		act := acts[i%len(acts)]
+		name := fmt.Sprintf("ExpertGateUp/%v/%v·%v/%+v/%v", act, xt, wt, c, st)
 		all, ids := c.n*c.chosen, c.assigned(name)
 		x := numbers(name, st, c.n*c.cols, xt)
 		var repeated []float32
@@ -177,16 +179,16 @@ func (s *suite) expertGates(r *rig, st testnum.Style) (list []operation) {
 		g, gb := s.multiplyExperts(&gate, c.rows, ids, repeated, xt)
 		u, ub := s.multiplyExperts(&up, c.rows, ids, repeated, xt)
 		want := make([]float32, len(g))
-		cpu.SwiGLU(want, g, u)
+		cpu.Gated(act, want, g, u)
 		src, one := r.rows(xt, c.n, c.cols, x), r.rows(xt, all, c.cols, repeated)
 		experts, each := r.rows(tensor.F32, c.n, c.chosen, ids), r.rows(tensor.F32, all, 1, ids)
 		list = append(list, operation{
 			name: name, dst: xt, n: all, cols: c.rows, want: want, bound: gatedBound(g, u, want, gb, ub, xt),
 			record: func(e kernels.Encoder, dst kernels.Rows, first, n int) {
 				if n == all {
-					e.ExpertGateUp(dst, src, experts, gate.W, up.W)
+					e.ExpertGateUp(dst, src, experts, act, gate.W, up.W)
 				} else {
-					e.ExpertGateUp(dst, one.Part(first, n), each.Part(first, n), gate.W, up.W)
+					e.ExpertGateUp(dst, one.Part(first, n), each.Part(first, n), act, gate.W, up.W)
 				}
 			},
 		})

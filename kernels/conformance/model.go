@@ -136,7 +136,7 @@ func (r *running) layer(l, n int) {
 	e.Attend(r.a, l, act("attention"), act("q"), true)
 	e.MatMul(act("attention"), true, []kernels.Product{{Linear: linear("o", ""), Dst: act("x")}})
 	e.Norm(act("norm"), act("x"), r.v[fmt.Sprint("mlp", l)], 1e-5)
-	e.GateUp(act("inner"), act("norm"), linear("gate", "gb"), linear("up", ""))
+	e.GateUp(act("inner"), act("norm"), kernels.SiLU, linear("gate", "gb"), linear("up", ""))
 	e.MatMul(act("inner"), true, []kernels.Product{{Linear: linear("down", "db"), Dst: act("x")}})
 }
 
@@ -388,7 +388,7 @@ func (s *suite) logits(m *transformer, tokens []int) []float32 {
 		cpu.Add(x, multiply(name("o"), "", attention))
 		h = norm(name("mlp"), x, m.hidden)
 		gate := multiply(name("gate"), name("gb"), h)
-		cpu.SwiGLU(gate, gate, multiply(name("up"), "", h))
+		cpu.Gated(kernels.SiLU, gate, gate, multiply(name("up"), "", h))
 		cpu.Add(x, multiply(name("down"), name("db"), gate))
 	}
 	return multiply("head", "", norm("norm", x, m.hidden))

@@ -364,25 +364,15 @@ func (e *encoder) MatMul(src kernels.Rows, add bool, products []kernels.Product)
 	e.work(flops)
 }
 
-func (e *encoder) GateUp(dst, src kernels.Rows, gate, up kernels.Linear) {
+func (e *encoder) GateUp(dst, src kernels.Rows, a kernels.Activation, gate, up kernels.Linear) {
 	const op = "gate and up"
 	if !e.recording() {
 		return
 	}
 	y, x := e.rows(op, dst, false), e.rows(op, src, false)
 	if g, u := e.linear(op, gate), e.linear(op, up); e.err == nil {
-		e.c.GateUp(y, x, g, u)
+		e.c.GateUp(y, x, a, g, u)
 		e.work(4 * float64(x.N) * float64(g.W.Rows) * float64(g.W.Cols))
-	}
-}
-
-func (e *encoder) GeGLU(dst, gate, up kernels.Rows) {
-	const op = "gelu"
-	if !e.recording() {
-		return
-	}
-	if y, g, u := e.rows(op, dst, false), e.rows(op, gate, false), e.rows(op, up, false); e.err == nil {
-		e.c.GeGLU(y, g, u)
 	}
 }
 

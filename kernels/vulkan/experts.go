@@ -85,21 +85,21 @@ func (c *commands) Group(a assignments, tile int) {
 func (c *commands) ExpertMatMul(y, x rows2D, a assignments, w weights) {
 	const op = "product of experts"
 	if c.ready(op) {
-		c.experts(op, y, x, a, 1, "matmul", []weights{w}, tensor.F32)
+		c.experts(op, y, x, a, 1, "matmul", 0, []weights{w}, tensor.F32)
 	}
 }
 
-// ExpertGateUp sets row j of y, F32 or BF16, to SwiGLU of the products of the row of x that
+// ExpertGateUp sets row j of y, F32 or BF16, to the gated products of the row of x that
 // assignment j is of with its matrices in the stacks gate and up.
-func (c *commands) ExpertGateUp(y, x rows2D, a assignments, gate, up weights) {
+func (c *commands) ExpertGateUp(y, x rows2D, a assignments, by kernels.Activation, gate, up weights) {
 	const op = "gate and up of experts"
 	if c.ready(op) {
-		c.experts(op, y, x, a, a.IDs.Cols, "gateup", []weights{gate, up}, tensor.F32, tensor.BF16)
+		c.experts(op, y, x, a, a.IDs.Cols, "gateup", by, []weights{gate, up}, tensor.F32, tensor.BF16)
 	}
 }
 
 // experts records a shader of products whose rows of x belong to sharing assignments each.
-func (c *commands) experts(op string, y, x rows2D, a assignments, sharing int, shader string, stacks []weights, types ...tensor.Type) {
+func (c *commands) experts(op string, y, x rows2D, a assignments, sharing int, shader string, by kernels.Activation, stacks []weights, types ...tensor.Type) {
 	outs := y.Cols
 	xt, yt := c.rows(op, "x", x, x.Cols, tensor.F32, tensor.BF16), c.rows(op, "y", y, outs, types...)
 	c.rows(op, "experts", a.IDs, a.IDs.Cols, tensor.F32)
@@ -129,7 +129,7 @@ func (c *commands) experts(op string, y, x rows2D, a assignments, sharing int, s
 	}
 	of /= split
 	p := expertArgs(y, x, a, sharing, where, stacks)
-	c.dispatch(op, shader+size, []uint32{codes[0], xt, uint32(split), yt, codes[1], mode}, &p, (outs+of-1)/of, tiles, 1)
+	c.dispatch(op, shader+size, []uint32{codes[0], xt, uint32(split), yt, codes[1], mode, uint32(by)}, &p, (outs+of-1)/of, tiles, 1)
 }
 
 // expertArgs returns the argument block of shaders/matmul.comp for experts.
@@ -189,7 +189,7 @@ func (e *encoder) Route(experts, weights, logits kernels.Rows, normalise bool) {
 	}
 }
 
-func (e *encoder) ExpertGateUp(dst, src, experts kernels.Rows, gate, up kernels.DeviceMatrix) {
+func (e *encoder) ExpertGateUp(dst, src, experts kernels.Rows, by kernels.Activation, gate, up kernels.DeviceMatrix) {
 	const op = "gate and up of experts"
 	if !e.recording() {
 		return
@@ -201,7 +201,7 @@ func (e *encoder) ExpertGateUp(dst, src, experts kernels.Rows, gate, up kernels.
 		return
 	}
 	if a = e.group(op, a, g.Cols); e.err == nil {
-		e.c.ExpertGateUp(y, x, a, g, u)
+		e.c.ExpertGateUp(y, x, a, by, g, u)
 		e.grouped = a
 		e.work(4 * float64(y.N) * float64(y.Cols) * float64(g.Cols))
 	}

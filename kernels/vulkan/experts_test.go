@@ -82,7 +82,7 @@ func (m *mixtureTest) want(t *testing.T, x kernels.Rows, logits []float32) []flo
 	var all [experts][]float32
 	for i, w := range m.each {
 		m.run(t, func(e kernels.Encoder) {
-			e.GateUp(inner, x, kernels.Linear{W: w[0]}, kernels.Linear{W: w[1]})
+			e.GateUp(inner, x, kernels.SiLU, kernels.Linear{W: w[0]}, kernels.Linear{W: w[1]})
 			e.MatMul(inner, false, []kernels.Product{{Linear: kernels.Linear{W: w[2]}, Dst: out}})
 		})
 		all[i] = m.read(t, out, mixCols)
@@ -122,7 +122,7 @@ func TestExperts(t *testing.T) {
 		m.run(t, func(e kernels.Encoder) {
 			for i := range y {
 				e.Route(ids, weights, logits[i], true)
-				e.ExpertGateUp(inner, x, ids, m.gate, m.up)
+				e.ExpertGateUp(inner, x, ids, kernels.SiLU, m.gate, m.up)
 				e.ExpertMatMul(out, inner, ids, m.down)
 				e.ExpertSum(y[i], out, half)
 			}

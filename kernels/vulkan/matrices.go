@@ -237,13 +237,13 @@ func (u *matrixUnits) multiply(c *commands, op string, x rows2D, products []prod
 	for _, n := range rows {
 		tiles += (n + t.outs - 1) / t.outs
 	}
-	u.dispatch(c, op, t, x.N, tiles, p, 0, 0)
+	u.dispatch(c, op, t, x.N, tiles, p, 0, 0, 0)
 }
 
 // gateUp records the products of c.GateUp with the given number of gates.
-func (u *matrixUnits) gateUp(c *commands, op string, x rows2D, gates int, yt uint32, p *push) {
+func (u *matrixUnits) gateUp(c *commands, op string, x rows2D, gates int, yt, activation uint32, p *push) {
 	t := u.choose(c, x, 2*gates, true)
-	u.dispatch(c, op, t, x.N, (2*gates+t.outs-1)/t.outs, p, 1, yt)
+	u.dispatch(c, op, t, x.N, (2*gates+t.outs-1)/t.outs, p, 1, yt, activation)
 }
 
 func (u *matrixUnits) choose(c *commands, x rows2D, outs int, glu bool) tiling {
@@ -254,11 +254,11 @@ func (u *matrixUnits) choose(c *commands, x rows2D, outs int, glu bool) tiling {
 	return u.tile(x.N, outs, x.Cols, glu)
 }
 
-func (u *matrixUnits) dispatch(c *commands, op string, t tiling, n, tiles int, p *push, glu, yt uint32) {
+func (u *matrixUnits) dispatch(c *commands, op string, t tiling, n, tiles int, p *push, glu, yt, activation uint32) {
 	s := &u.shape
 	constants := []uint32{
 		uint32(t.subgroups() * u.subgroup), s.M, s.N, s.K, uint32(u.subgroup), uint32(t.rows), uint32(t.outs),
-		uint32(t.columns), uint32(t.buffers), uint32(t.subM), uint32(t.subN), uint32(t.groups), uint32(t.depth), glu, yt,
+		uint32(t.columns), uint32(t.buffers), uint32(t.subM), uint32(t.subN), uint32(t.groups), uint32(t.depth), glu, yt, activation,
 	}
 	c.dispatchSized(op, u.shader(), uint32(u.subgroup), constants, p, (n+t.rows-1)/t.rows, tiles, 1)
 }
@@ -388,7 +388,7 @@ func (d *Device) tryUnits(trials []trial, n, cols, outs int, x, w, b []float32) 
 			y.Mem = all.At(one.bytes()*int64(i), one.bytes())
 			gate.Dst = y.Part(t.first, n-t.first)
 			if t.glu {
-				c.GateUp(y, rows, gate, up)
+				c.GateUp(y, rows, kernels.SiLU, gate, up)
 			} else {
 				c.MatMul(rows.Part(t.first, n-t.first), false, gate)
 			}

@@ -144,7 +144,7 @@ func TestMatrixProducts(t *testing.T) {
 	fmt.Printf("matrix units: %d comparisons of bits with %s on %s\n", checks, d.Info().Matrices, d.Info().Name)
 }
 
-// GateUp gives SwiGLU of two products, with the same bits for every tiling.
+// GateUp gives the gated products, with the same bits for every tiling.
 func TestMatrixGateUp(t *testing.T) {
 	d := unitsDevice(t)
 	for _, s := range []struct{ n, cols, rows int }{{1, 1100, 33}, {3, 4200, 16}, {16, 1520, 7}, {17, 64, 70}, {64, 72, 65}, {65, 1031, 40}} {
@@ -167,28 +167,34 @@ func TestMatrixGateUp(t *testing.T) {
 				}
 			}
 			run(t, d, func(c *commands) { c.MatMul(xr, false, p[:]...) })
-			var first []float32
-			want := rowsOf(products[0], p[0].Dst)
-			kernels.CPU{}.SwiGLU(want, want, rowsOf(products[1], p[1].Dst))
-			bound := 2e-6
-			if yt == tensor.BF16 {
-				bound = 1.0 / 128
-			}
-			for i := range d.matrixUnits.tilings {
-				if _, fits := d.matrixUnits.fit(d.matrixUnits.tilings[i], s.cols); !fits || i == 0 {
-					continue // the first has no room for gates and ups
+			gates, ups := rowsOf(products[0], p[0].Dst), rowsOf(products[1], p[1].Dst)
+			for _, act := range kernels.Activations() {
+				want := make([]float32, len(gates))
+				kernels.CPU{}.Gated(act, want, gates, ups)
+				bound, least := 4e-6, 0.0
+				if yt == tensor.BF16 {
+					bound = 1.0 / 128
 				}
-				b, bg := newRows(t, d, s.n, s.rows, yt)
-				run(t, d, func(c *commands) {
-					c.tiling = i
-					c.GateUp(b, xr, p[0], p[1])
-				})
-				got := rowsOf(bg, b)
-				if first == nil {
-					first = got
-					within(t, name, wide(want), got, relative(wide(want), bound, 1e-30))
+				for _, u := range ups {
+					least = max(least, 1e-6*math.Abs(float64(u)))
 				}
-				testnum.SameBits(t, fmt.Sprintf("%s, tiling %d", name, i), first, got)
+				var first []float32
+				for i := range d.matrixUnits.tilings {
+					if _, fits := d.matrixUnits.fit(d.matrixUnits.tilings[i], s.cols); !fits || i == 0 {
+						continue // the first has no room for gates and ups
+					}
+					b, bg := newRows(t, d, s.n, s.rows, yt)
+					run(t, d, func(c *commands) {
+						c.tiling = i
+						c.GateUp(b, xr, act, p[0], p[1])
+					})
+					got := rowsOf(bg, b)
+					if first == nil {
+						first = got
+						within(t, name, wide(want), got, relative(wide(want), bound, least))
+					}
+					testnum.SameBits(t, fmt.Sprintf("%s, %v, tiling %d", name, act, i), first, got)
+				}
 			}
 		}
 	}

@@ -5,6 +5,7 @@ package vulkan
 import (
 	"slices"
 
+	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/tensor"
 )
 
@@ -259,9 +260,9 @@ func (c *commands) matMulArgs(x rows2D, flags int, products []product) (p push) 
 	return p
 }
 
-// GateUp sets y, [N, W.Rows] of type F32 or BF16, to SwiGLU of the products of x with
-// gate and up, whose Dst is not used: the same bits as separate operations, in one.
-func (c *commands) GateUp(y, x rows2D, gate, up product) {
+// GateUp sets y, [N, W.Rows] of type F32 or BF16, to the gated products of x with gate and
+// up, whose Dst is not used: the same sums as those of separate operations, in one.
+func (c *commands) GateUp(y, x rows2D, a kernels.Activation, gate, up product) {
 	const op = "gate and up"
 	if !c.ready(op) {
 		return
@@ -284,7 +285,7 @@ func (c *commands) GateUp(y, x rows2D, gate, up product) {
 	gate.Dst, up.Dst = y, y
 	p := c.matMulArgs(x, x.N, []product{gate, up})
 	if u := c.unitsFor(x, gate.W.Type); u != nil && up.W.Type == gate.W.Type {
-		u.gateUp(c, op, x, n, yt, &p)
+		u.gateUp(c, op, x, n, yt, uint32(a), &p)
 		return
 	}
 	size, outs, rows, split := tileOf(x.N, cols)
@@ -292,7 +293,7 @@ func (c *commands) GateUp(y, x rows2D, gate, up product) {
 		outs /= 2
 	}
 	outs /= split
-	c.dispatch(op, "gateup"+size, []uint32{code, xt, uint32(split), yt, upCode}, &p, (n+outs-1)/outs, (x.N+rows-1)/rows, 1)
+	c.dispatch(op, "gateup"+size, []uint32{code, xt, uint32(split), yt, upCode, 0, uint32(a)}, &p, (n+outs-1)/outs, (x.N+rows-1)/rows, 1)
 }
 
 // RMSNorm sets y[r] = x[r]/√(mean(x[r]²)+eps)·w for every row; y is F32 or BF16
@@ -377,33 +378,16 @@ func (c *commands) Round(y, x rows2D) {
 	if !c.ready(op) {
 		return
 	}
-	c.pairs(op, y, x, x, 0)
-}
-
-// GeGLU sets y, F32 or BF16, to gate/(1 + e^(-2·√(2/π)·(gate + 0.044715·gate³)))·up, both f32.
-// Bound: relative error 4e-6, plus the rounding of y.
-func (c *commands) GeGLU(y, gate, up rows2D) {
-	const op = "gelu"
-	if !c.ready(op) {
-		return
-	}
-	c.pairs(op, y, gate, up, 1)
-}
-
-// pairs records pairs.comp: y of x, or of x and u with gelu set.
-func (c *commands) pairs(op string, y, x, u rows2D, gelu uint32) {
-	yt := c.rows(op, "y", y, x.Cols, tensor.F32, tensor.BF16)
+	c.rows(op, "y", y, x.Cols, tensor.BF16)
 	c.rows(op, "x", x, x.Cols, tensor.F32)
-	c.rows(op, "up", u, x.Cols, tensor.F32)
-	if y.N != x.N || u.N != x.N {
-		c.fail(op, "found %d rows of %d and %d", y.N, x.N, u.N)
+	if y.N != x.N {
+		c.fail(op, "found %d rows of %d", y.N, x.N)
 	}
 	var p push
-	for _, r := range []rows2D{x, u, y} {
-		p.addr(r.Mem)
-	}
-	p.u32(x.Cols, x.Stride, u.Stride, y.Stride)
-	c.dispatch(op, "pairs", []uint32{yt, gelu}, &p, (x.Cols+511)/512, x.N, 1)
+	p.addr(x.Mem)
+	p.addr(y.Mem)
+	p.u32(x.Cols, x.Stride, y.Stride)
+	c.dispatch(op, "round", nil, &p, (x.Cols+511)/512, x.N, 1)
 }
 
 // Embed sets row r of x, f32, to row ids[r] of the table. ids is [x.N] whole f32 numbers,

@@ -1,12 +1,15 @@
 package arch
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/lukv/lukv/internal/strictjson"
+	"github.com/lukv/lukv/kernels"
 )
 
 // family describes the checkpoints of a model family: how they are recognised, named and
@@ -39,11 +42,12 @@ type configDefaults struct {
 	theta        float64 // base of rotations; 0: 10000
 	tied         bool    // embeddings and head
 
-	activation Activation // the only one supported
-	partial    bool       // a part of a head's elements may turn
-	longrope   bool       // rope types su and yarn mean longrope
-	original   int        // original_max_position_embeddings, also of a scaling that says another; 0: that of the scaling
-	ropeByKind bool       // read reads the rotations
+	activation    kernels.Activation // the only one supported
+	activationKey string             // of the config; "": hidden_act
+	partial       bool               // a part of a head's elements may turn
+	longrope      bool               // rope types su and yarn mean longrope
+	original      int                // original_max_position_embeddings, also of a scaling that says another; 0: that of the scaling
+	ropeByKind    bool               // read reads the rotations
 }
 
 func (d *configDefaults) orRequired(n int) int {
@@ -62,13 +66,16 @@ func (d *configDefaults) normEps() float64 {
 
 // activation checks the activation of the feed-forward units.
 func (o object) activation(d *configDefaults) {
-	key, def, other := "hidden_act", "silu", "swish"
-	if d.activation == GELUTanh {
-		key, def, other = "hidden_activation", "gelu_pytorch_tanh", "gelu_tanh"
+	key, names := cmp.Or(d.activationKey, "hidden_act"), activationNames[d.activation]
+	if act := o.String(key, names[0]); !slices.Contains(names, act) && o.Err() == nil {
+		o.Fail(key, "activation %q is %w, expected %q", act, ErrUnsupported, names[0])
 	}
-	if act := o.String(key, def); act != def && act != other && o.Err() == nil {
-		o.Fail(key, "activation %q is %w, expected %q", act, ErrUnsupported, def)
-	}
+}
+
+// activationNames are the names that configs have for activations.
+var activationNames = [][]string{
+	kernels.SiLU:     {"silu", "swish"},
+	kernels.GELUTanh: {"gelu_pytorch_tanh", "gelu_tanh"},
 }
 
 // otherHeads are endings of classes whose checkpoints hold another head than that of a

@@ -1,6 +1,10 @@
 package arch
 
-import "math"
+import (
+	"math"
+
+	"github.com/lukv/lukv/kernels"
+)
 
 // Gemma 2 (Gemma Team, 2024): norms before and after each branch with weights around 0,
 // scaled embeddings, GELU, capped scores and logits, windows in every other layer.
@@ -8,7 +12,7 @@ var gemma2Family = family{
 	arch: "gemma2", class: "Gemma2ForCausalLM", gguf: "gemma2",
 	models:   "Gemma 2",
 	tensors:  gemmaTensors,
-	defaults: configDefaults{maxPositions: 8192, kvHeads: 4, headDim: 256, tied: true, activation: GELUTanh},
+	defaults: configDefaults{maxPositions: 8192, kvHeads: 4, headDim: 256, tied: true, activation: kernels.GELUTanh, activationKey: "hidden_activation"},
 	read: func(o object, c *Config) {
 		scoreCap := o.softCap("attn_logit_softcapping", 50)
 		c.Scalars.LogitCap = o.softCap("final_logit_softcapping", 30)
@@ -25,7 +29,7 @@ var gemma3Family = family{
 	models:  "Gemma 3 1B and 270M, and the text model of a `gemma3` checkpoint",
 	tensors: gemmaTensors,
 	defaults: configDefaults{maxPositions: 131072, heads: 8, kvHeads: 4, headDim: 256, vocab: 262208,
-		theta: 1e6, tied: true, activation: GELUTanh, ropeByKind: true},
+		theta: 1e6, tied: true, activation: kernels.GELUTanh, activationKey: "hidden_activation", ropeByKind: true},
 	read: func(o object, c *Config) {
 		c.QKNorm = true // attn_logit_softcapping has no effect in transformers either
 		c.Scalars.LogitCap = o.softCap("final_logit_softcapping", 0)
@@ -60,7 +64,7 @@ func (o object) gemmaLayers(c *Config, pattern int) {
 	c.Scalars.NormOffset = 1
 	c.amend(func(at int, p *LayerPlan) {
 		p.ScoreScale = 1 / math.Sqrt(score)
-		p.postNorm, p.FFN.Activation = true, GELUTanh
+		p.postNorm, p.FFN.Activation = true, kernels.GELUTanh
 		if byPattern && (at+1)%pattern == 0 {
 			p.Window = 0
 		}

@@ -3,6 +3,7 @@ package arch
 import (
 	"math"
 
+	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/tensor"
 )
 
@@ -49,18 +50,10 @@ const (
 	FullNorm          // all heads together
 )
 
-// Activation is the nonlinearity of a feed-forward unit.
-type Activation uint8
-
-const (
-	SiLU Activation = iota
-	GELUTanh
-)
-
 // FFNPlan says what the feed-forward branch of a layer computes: one gated unit
 // down·(activation(gate·x)·(up·x)), or a mixture of them.
 type FFNPlan struct {
-	Activation Activation
+	Activation kernels.Activation
 	Width      int  // rows of gate and up
 	bias       bool // biases of the three projections
 

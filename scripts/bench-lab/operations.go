@@ -356,7 +356,7 @@ func (m *meter) measureProducts(ctx context.Context) error {
 	}
 	err = each(fmt.Sprintf("[%d, %d] twice, SwiGLU", s.inner, s.hidden), 2, func(i, rows int) {
 		i = 2 * i % (s.matrices &^ 1)
-		w.e.GateUp(inner.Part(0, rows), hidden.Part(0, rows), kernels.Linear{W: up[i]}, kernels.Linear{W: up[i+1]})
+		w.e.GateUp(inner.Part(0, rows), hidden.Part(0, rows), kernels.SiLU, kernels.Linear{W: up[i]}, kernels.Linear{W: up[i+1]})
 	})
 	free()
 	if err != nil {

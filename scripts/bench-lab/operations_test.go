@@ -44,9 +44,9 @@ func (d *nullDevice) Close() error {
 // nullEncoder records no operations.
 type nullEncoder struct{ kernels.Encoder }
 
-func (*nullEncoder) Copy(_, _ kernels.Rows)                        {}
-func (*nullEncoder) MatMul(kernels.Rows, bool, []kernels.Product)  {}
-func (*nullEncoder) GateUp(_, _ kernels.Rows, _, _ kernels.Linear) {}
+func (*nullEncoder) Copy(_, _ kernels.Rows)                                              {}
+func (*nullEncoder) MatMul(kernels.Rows, bool, []kernels.Product)                        {}
+func (*nullEncoder) GateUp(_, _ kernels.Rows, _ kernels.Activation, _, _ kernels.Linear) {}
 func (*nullEncoder) Attend(kernels.Attention, int, kernels.Rows, kernels.Rows, bool) {
 }
 

@@ -13,3 +13,17 @@ float geglu(float g, float u) {
 	precise float s = g / (1.0 + expo(h)) * u;
 	return s;
 }
+
+// swiglu is g/(1 + e^(-g))·u.
+float swiglu(float g, float u) {
+	precise float s = g / (1.0 + expo(-g)) * u;
+	return s;
+}
+
+// gated is kernels.CPU.Gated of an activation.
+float gated(uint activation, float g, float u) {
+	switch (activation) {
+	case 0: return swiglu(g, u);
+	default: return geglu(g, u);
+	}
+}

@@ -114,12 +114,6 @@ float expo(float x) {
 	return scaled(r, n);
 }
 
-// swiglu is g/(1 + e^(-g))·u.
-float swiglu(float g, float u) {
-	precise float s = g / (1.0 + expo(-g)) * u;
-	return s;
-}
-
 // A head of a layer's cache: where its pages are, how many entries it held
 // before this pass, and the logical slot of entry 0.
 struct Head {

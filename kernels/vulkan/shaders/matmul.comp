@@ -3,6 +3,7 @@
 #include "common.glsl"
 #include "quants.glsl"
 #include "group.glsl"
+#include "activation.glsl"
 
 // y[r][o] = Σ_k x[r][k]·w[o][k] (+ bias[o]) (+ y[r][o]) for up to three matrices
 // over the same x.
@@ -13,7 +14,7 @@
 // A workgroup is 16 teams of 16 lanes; a team computes NR rows × NW weights.
 //
 // With GLU the weights of a team are rows of w[0] and w[1] in turn, and y[0] =
-// swiglu(x·w[0] + bias[0], x·w[1] + bias[1]) from the very same sums.
+// gated(x·w[0] + bias[0], x·w[1] + bias[1]) from the very same sums.
 //
 // With experts, the rows of y are assignments, each of a row of x and the matrix of a stack that
 // it chose: a workgroup computes one, or a tile of those of one expert (group.glsl).
@@ -27,6 +28,7 @@ layout(constant_id = 2) const uint SPLIT = 1; // teams that share the blocks of 
 layout(constant_id = 3) const uint YT = 0;    // type of y with GLU: f32 or bf16
 layout(constant_id = 4) const uint UT = 2;    // type of w[1] with GLU
 layout(constant_id = 5) const uint ROWS = 0;  // what the rows of a workgroup are
+layout(constant_id = 6) const uint GATE = 0;  // activation with GLU
 const uint DENSE = 0, ASSIGNMENT = 1, TILE = 2;
 
 layout(push_constant) uniform P {
@@ -169,7 +171,7 @@ void main() {
 			uint row = place(first + r);
 			bool two = at + 1 < nw;
 			uint c = (r * outs + o) * 2;
-			float a = swiglu(red[c], red[c + 1]), b = two ? swiglu(red[c + 2], red[c + 3]) : 0.0;
+			float a = gated(GATE, red[c], red[c + 1]), b = two ? gated(GATE, red[c + 2], red[c + 3]) : 0.0;
 			if (YT == F32) {
 				OutF(y[0]).v[row * ldy[0] + at] = a;
 				if (two) OutF(y[0]).v[row * ldy[0] + at + 1] = b;

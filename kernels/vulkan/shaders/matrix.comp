@@ -5,6 +5,7 @@
 #extension GL_KHR_shader_subgroup_basic : require
 #pragma use_vulkan_memory_model
 #include "common.glsl"
+#include "activation.glsl"
 
 // What matmul.comp computes, of bf16 by bf16, with cooperative matrices: the same
 // arguments, but another order of sums.
@@ -21,7 +22,7 @@
 // both operands that the group keeps in shared memory: BK columns of them, while those of
 // the next turns are on their way to registers.
 //
-// With GLU, a tile has N rows of w[0], then N of w[1], and so on, and y[0] is swiglu of
+// With GLU, a tile has N rows of w[0], then N of w[1], and so on, and y[0] is gated of
 // both sums as in matmul.comp.
 //
 // Compiled with BF16_MATRICES=1, elements are bf16. Compiled with 0 they are f16, for
@@ -50,6 +51,7 @@ layout(constant_id = 11) const uint GROUPS = 1;
 layout(constant_id = 12) const uint DEPTH = 1; // turns for which elements are on their way
 layout(constant_id = 13) const uint GLU = 0;
 layout(constant_id = 14) const uint YT = 0; // type of y with GLU: f32 or bf16
+layout(constant_id = 15) const uint GATE = 0; // activation with GLU
 
 layout(push_constant) uniform P {
 	uvec2 x;
@@ -123,7 +125,7 @@ void finish(uint m, uint nw, uint row, uint o, vec2 a, vec2 b) {
 			u.x += InF(bias[1]).v[o];
 			if (two) u.y += InF(bias[1]).v[o + 1];
 		}
-		s = vec2(swiglu(s.x, u.x), two ? swiglu(s.y, u.y) : 0.0);
+		s = vec2(gated(GATE, s.x, u.x), two ? gated(GATE, s.y, u.y) : 0.0);
 		if (YT != F32) {
 			OutU(ya).v[at / 2] = pack2(s.x, s.y, YT);
 			return;

@@ -15,8 +15,6 @@ const (
 	actMLP                  // [Intermediate]
 	actLogits               // [Vocab]
 	actBranch               // [Hidden] added to actX later
-	actGate                 // [Intermediate] on a device, gates and
-	actUp                   // [Intermediate] what they multiply, if that is not one operation
 	actEnd
 )
 
@@ -27,7 +25,7 @@ func (a act) columns(c *arch.Config) int {
 		return c.Heads * c.HeadDim
 	case actK, actV:
 		return c.KVHeads * c.HeadDim
-	case actMLP, actGate, actUp:
+	case actMLP:
 		return c.Intermediate
 	case actLogits:
 		return c.Vocab

@@ -337,17 +337,7 @@ func (d *deviceRun) wantsWeights(at int) bool {
 }
 
 func (d *deviceRun) gateUp(p *arch.LayerPlan, gate, up kernels.DeviceMatrix, gateBias, upBias kernels.Buffer) {
-	g, u := kernels.Linear{W: gate, Bias: gateBias}, kernels.Linear{W: up, Bias: upBias}
-	switch p.FFN.Activation {
-	case arch.SiLU:
-		d.e.GateUp(d.act(actMLP), d.act(actNorm), g, u)
-	case arch.GELUTanh:
-		d.products = append(d.products[:0], kernels.Product{Linear: g, Dst: d.act(actGate)}, kernels.Product{Linear: u, Dst: d.act(actUp)})
-		d.e.MatMul(d.act(actNorm), false, d.products)
-		d.e.GeGLU(d.act(actMLP), d.act(actGate), d.act(actUp))
-	default: // see OnDevices
-		panic("forward: an activation that devices lack")
-	}
+	d.e.GateUp(d.act(actMLP), d.act(actNorm), p.FFN.Activation, kernels.Linear{W: gate, Bias: gateBias}, kernels.Linear{W: up, Bias: upBias})
 }
 
 func (d *deviceRun) addBranch(w kernels.Buffer, scale float32) {

@@ -113,7 +113,7 @@ func (d *deviceRun) mixExperts(l *deviceDecoder, branch, x kernels.Rows) {
 
 	d.product(logits, x, l.router)
 	d.e.Route(experts, weights, logits, p.Normalise)
-	d.e.ExpertGateUp(inner, x, experts, l.experts[0].gate, l.experts[0].up)
+	d.e.ExpertGateUp(inner, x, experts, p.Activation, l.experts[0].gate, l.experts[0].up)
 	d.e.ExpertMatMul(out, inner, experts, l.experts[0].down)
 	d.e.ExpertSum(branch, out, weights)
 	if p.Shared == 0 {
@@ -122,7 +122,7 @@ func (d *deviceRun) mixExperts(l *deviceDecoder, branch, x kernels.Rows) {
 	shared, gate := of(m.shared, x.N), of(m.gate, x.N)
 	out = out.Part(0, x.N)
 	d.product(gate, x, l.sharedMix)
-	d.e.GateUp(shared, x, kernels.Linear{W: l.experts[1].gate}, kernels.Linear{W: l.experts[1].up})
+	d.e.GateUp(shared, x, p.Activation, kernels.Linear{W: l.experts[1].gate}, kernels.Linear{W: l.experts[1].up})
 	d.product(out, shared, l.experts[1].down)
 	d.e.AddGated(branch, out, gate)
 }

@@ -184,8 +184,6 @@ func (net *Network) uses(a act) bool {
 			return !p.AddsDirectly() || p.FFN.Experts > 0
 		case actMLP:
 			return p.FFN.Experts == 0
-		case actGate, actUp:
-			return p.FFN.Experts == 0 && p.FFN.Activation == arch.GELUTanh
 		}
 		return true
 	})
@@ -228,10 +226,6 @@ func (net *Network) OnDevices(w *weights.Weights, n int) error {
 func (net *Network) onDevices(p *arch.LayerPlan, l *weights.Layer) error {
 	what := ""
 	switch {
-	case p.FFN.Activation != arch.SiLU && p.FFN.Activation != arch.GELUTanh:
-		what = "an activation"
-	case p.FFN.Experts > 0 && p.FFN.Activation != arch.SiLU:
-		what = "experts with another activation than SiLU"
 	case mixedExperts(l):
 		what = "experts with weights of different types in a layer"
 	case p.ScoreScale != net.Plan[0].ScoreScale || p.ScoreCap != net.Plan[0].ScoreCap:

@@ -295,7 +295,7 @@ func (st *gateUpStage) Run(lo, hi, worker int) {
 		g, u := w.strip[0][:h.rows*cols], w.strip[1][:h.rows*cols]
 		h.matMul(g, cols, &h.gate, lo, end)
 		h.matMul(u, cols, &h.up, lo, end)
-		h.gated(h.ffn.Activation, g, g, u)
+		h.net.CPU.Gated(h.ffn.Activation, g, g, u)
 		for i := range h.rows {
 			h.net.CPU.SetOperand(&h.inner, i, lo, g[i*cols:(i+1)*cols])
 		}

@@ -1,7 +1,5 @@
 package forward
 
-import "github.com/lukv/lukv/model/arch"
-
 // Operations of layers that differ from Llama's.
 
 func (h *hostRun) fullNorm(a act, w []float32) {
@@ -66,18 +64,6 @@ func (st *addBranchStage) Run(lo, hi, worker int) {
 		} else {
 			h.net.CPU.AddScaled(h.x[i*n:(i+1)*n], branch, h.scale)
 		}
-	}
-}
-
-// gated sets dst to the activation of gate times up.
-func (h *hostRun) gated(a arch.Activation, dst, gate, up []float32) {
-	switch a {
-	case arch.SiLU:
-		h.net.CPU.SwiGLU(dst, gate, up)
-	case arch.GELUTanh:
-		h.net.CPU.GeGLU(dst, gate, up)
-	default:
-		panic("forward: an unknown activation")
 	}
 }
 

@@ -213,7 +213,7 @@ func (st *expertsInStage) Run(lo, hi, worker int) {
 			gate, up := of.gate.Slice(from, of.gate.Rows), of.up.Slice(from, of.up.Rows)
 			h.net.CPU.Multiply(g, cols, &src, n, &gate, 0, cols)
 			h.net.CPU.Multiply(u, cols, &src, n, &up, 0, cols)
-			h.gated(x.l.plan.FFN.Activation, g, g, u)
+			h.net.CPU.Gated(x.l.plan.FFN.Activation, g, g, u)
 			for i := range n {
 				h.net.CPU.SetOperand(&x.inner, first+i, from, g[i*cols:(i+1)*cols])
 			}
