@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model/arch"
 	"github.com/lukv/lukv/tensor"
 )
 
@@ -28,7 +29,7 @@ func (x *exactErrors) saw(layer int, q []float64) {
 	}
 	c := x.e.cfg
 	d, group := c.HeadDim, c.Heads/c.KVHeads
-	o := x.e.widened(x.e.w.Layers[layer].O) // [Hidden, Heads*HeadDim]
+	o := x.e.widened(x.e.w.Layers[layer].Tensors[arch.RoleO]) // [Hidden, Heads*HeadDim]
 	for h := range c.KVHeads {
 		dy := make([]float64, c.Hidden)
 		for g := h * group; g < (h+1)*group; g++ {
@@ -207,7 +208,7 @@ func TestAnswerWithoutOutput(t *testing.T) {
 	shape := testShapes[0]
 	cfg := shape.config()
 	w := randomWeights(t, cfg, tensor.BF16, 7)
-	clear(w.Layers[1].O.Data)
+	clear(w.Layers[1].Tensors[arch.RoleO].Data)
 	m, err := New(cfg, w)
 	require.NoError(t, err)
 	defer m.Close()

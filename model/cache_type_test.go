@@ -13,6 +13,7 @@ import (
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/kvcache"
 	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model/arch"
 	"github.com/lukv/lukv/tensor"
 )
 
@@ -96,9 +97,9 @@ func TestIntegerCachesAreSmall(t *testing.T) {
 func TestLargeKeyBiases(t *testing.T) {
 	cfg := intShape.config()
 	w := randomWeights(t, cfg, tensor.F32, 7)
-	bias := w.Layers[1].KBias.Float32s(nil)
+	bias := w.Layers[1].Tensors[arch.RoleKBias].Float32s(nil)
 	bias[14], bias[14+cfg.HeadDim] = 600, -600
-	w.Layers[1].KBias = tensor.FromF32s(tensor.F32, bias, len(bias))
+	w.Layers[1].Tensors[arch.RoleKBias] = tensor.FromF32s(tensor.F32, bias, len(bias))
 	m, err := New(cfg, w, WithPrecision(PrecisionF32))
 	require.NoError(t, err)
 	defer m.Close()
@@ -128,9 +129,9 @@ func TestLargeKeyBiases(t *testing.T) {
 func TestIntegerCachesOnDevices(t *testing.T) {
 	cfg := intShape.config()
 	w := randomWeights(t, cfg, tensor.F32, 7)
-	bias := w.Layers[0].KBias.Float32s(nil)
+	bias := w.Layers[0].Tensors[arch.RoleKBias].Float32s(nil)
 	bias[3] = 300
-	w.Layers[0].KBias = tensor.FromF32s(tensor.F32, bias, len(bias))
+	w.Layers[0].Tensors[arch.RoleKBias] = tensor.FromF32s(tensor.F32, bias, len(bias))
 	models := []*Model{nil, nil, nil}
 	for i := range models {
 		opts := []Option{WithPrecision(PrecisionF32), WithThreads(2)}

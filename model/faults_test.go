@@ -119,10 +119,10 @@ func TestLogitsThatAreNoNumbers(t *testing.T) {
 	ctx := context.Background()
 	for _, bad := range []float32{float32(math.NaN()), float32(math.Inf(1))} {
 		for want, damage := range map[string]func(w *weights.Weights) tensor.Tensor{
-			"first in the keys of layer 1":   func(w *weights.Weights) tensor.Tensor { return w.Layers[1].K },
-			"first in the values of layer 2": func(w *weights.Weights) tensor.Tensor { return w.Layers[2].V },
+			"first in the keys of layer 1":   func(w *weights.Weights) tensor.Tensor { return w.Layers[1].Tensors[arch.RoleK] },
+			"first in the values of layer 2": func(w *weights.Weights) tensor.Tensor { return w.Layers[2].Tensors[arch.RoleV] },
 			"after the attention of the last layer": func(w *weights.Weights) tensor.Tensor {
-				return w.Layers[2].Down
+				return w.Layers[2].Tensors[arch.RoleDown]
 			},
 		} {
 			for name, policy := range map[string]*lukv.Policy{"whole": nil, "compressed": {Metric: lukv.MetricConfig{Name: "knorm"}, Ratio: 0.5}} {

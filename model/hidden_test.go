@@ -11,6 +11,7 @@ import (
 	"github.com/lukv/lukv/internal/testnum"
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model/arch"
 )
 
 // hiddenValues is a metric that computes the values of a layer from its hidden states, in
@@ -46,9 +47,9 @@ func (hiddenValues) Score(ctx context.Context, l *lukv.Layer) (lukv.Scores, erro
 	seen := &hiddenSeen
 	seen.Lock()
 	defer seen.Unlock()
-	v, bias, dim := &seen.m.weights.Layers[l.Index].V, []float32(nil), seen.m.cfg.Hidden
+	v, bias, dim := &seen.m.weights.Layers[l.Index].Tensors[arch.RoleV], []float32(nil), seen.m.cfg.Hidden
 	w := kernels.Matrix{Type: v.Type, Rows: v.Shape[0], Cols: v.Shape[1], Data: v.Data}
-	if b := &seen.m.weights.Layers[l.Index].VBias; b.Data != nil {
+	if b := &seen.m.weights.Layers[l.Index].Tensors[arch.RoleVBias]; b.Data != nil {
 		bias = b.Float32s(nil)
 	}
 	if l.Hidden.Dim != dim {

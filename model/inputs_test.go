@@ -86,16 +86,16 @@ func TestInputs(t *testing.T) {
 			x := embed[int(token)*cfg.Hidden : int(token+1)*cfg.Hidden]
 			require.True(t, near(norm(x), seen[arch.RoleQ][i]), "queries of token %d", i)
 			after := slices.Clone(x)
-			for j, v := range apply(l.O, seen[arch.RoleO][i]) {
+			for j, v := range apply(l.Tensors[arch.RoleO], seen[arch.RoleO][i]) {
 				after[j] += v
 			}
 			in := seen[arch.RoleGate][i]
 			require.True(t, near(norm(after), in), "output of attention of token %d", i)
 			if text == dense {
-				require.True(t, near(gated(l.Gate, l.Up, in), seen[arch.RoleDown][i]), "unit of token %d", i)
+				require.True(t, near(gated(l.Tensors[arch.RoleGate], l.Tensors[arch.RoleUp], in), seen[arch.RoleDown][i]), "unit of token %d", i)
 				continue
 			}
-			require.True(t, near(gated(l.Shared.Gate, l.Shared.Up, in), seen[arch.RoleSharedDown][i]), "shared expert of token %d", i)
+			require.True(t, near(gated(l.Tensors[arch.RoleSharedGate], l.Tensors[arch.RoleSharedUp], in), seen[arch.RoleSharedDown][i]), "shared expert of token %d", i)
 			found := 0
 			for _, e := range l.Experts {
 				y := gated(e.Gate, e.Up, in)

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model/arch"
 )
 
 // exactImportance is the oracle importance (specification 5.1) by its formula:
@@ -59,7 +60,7 @@ func (x *exactImportance) saw(layer int, q []float64) {
 func (x *exactImportance) norm(layer, g, j int) float64 {
 	c := x.e.cfg
 	d, kv := c.HeadDim, g/(c.Heads/c.KVHeads)
-	o := x.e.widened(x.e.w.Layers[layer].O) // [Hidden, Heads*HeadDim]
+	o := x.e.widened(x.e.w.Layers[layer].Tensors[arch.RoleO]) // [Hidden, Heads*HeadDim]
 	sum := 0.0
 	for row := range c.Hidden {
 		y := 0.0

@@ -32,7 +32,7 @@ const (
 // autoPrecision returns what PrecisionAuto stands for with weights w.
 func autoPrecision(w *weights.Weights) Precision {
 	p := PrecisionF32
-	if w.Layers[0].Q.Type == tensor.BF16 {
+	if w.Layers[0].Tensors[arch.RoleQ].Type == tensor.BF16 {
 		p = PrecisionBF16
 	}
 	w.Each(func(_ string, t tensor.Tensor) {

@@ -137,13 +137,13 @@ func (e *exactModel) next(token int32, seqLen int) []float64 {
 	pos := len(e.keys[0])
 	for at := range e.w.Layers {
 		l := &e.w.Layers[at]
-		h := e.norm(x, l.AttnNorm)
+		h := e.norm(x, l.Tensors[arch.RoleAttnNorm])
 		if e.fed != nil {
 			e.fed(at, h)
 		}
-		q, k, v := e.product(l.Q, l.QBias, h), e.product(l.K, l.KBias, h), e.product(l.V, l.VBias, h)
+		q, k, v := e.product(l.Tensors[arch.RoleQ], l.Tensors[arch.RoleQBias], h), e.product(l.Tensors[arch.RoleK], l.Tensors[arch.RoleKBias], h), e.product(l.Tensors[arch.RoleV], l.Tensors[arch.RoleVBias], h)
 		if c.QKNorm {
-			q, k = e.norm(q, l.QNorm), e.norm(k, l.KNorm)
+			q, k = e.norm(q, l.Tensors[arch.RoleQNorm]), e.norm(k, l.Tensors[arch.RoleKNorm])
 		}
 		e.rotate(q, pos, seqLen)
 		e.rotate(k, pos, seqLen)
@@ -154,15 +154,15 @@ func (e *exactModel) next(token int32, seqLen int) []float64 {
 		if e.saw != nil {
 			e.saw(at, q)
 		}
-		for i, d := range e.product(l.O, l.OBias, e.attend(at, q)) {
+		for i, d := range e.product(l.Tensors[arch.RoleO], l.Tensors[arch.RoleOBias], e.attend(at, q)) {
 			x[i] += d
 		}
-		h = e.norm(x, l.MLPNorm)
-		gate, up := e.product(l.Gate, l.GateBias, h), e.product(l.Up, l.UpBias, h)
+		h = e.norm(x, l.Tensors[arch.RoleMLPNorm])
+		gate, up := e.product(l.Tensors[arch.RoleGate], l.Tensors[arch.RoleGateBias], h), e.product(l.Tensors[arch.RoleUp], l.Tensors[arch.RoleUpBias], h)
 		for i, g := range gate {
 			up[i] *= g / (1 + math.Exp(-g))
 		}
-		for i, d := range e.product(l.Down, l.DownBias, up) {
+		for i, d := range e.product(l.Tensors[arch.RoleDown], l.Tensors[arch.RoleDownBias], up) {
 			x[i] += d
 		}
 	}

@@ -3,6 +3,7 @@ package model
 import (
 	"testing"
 
+	"github.com/lukv/lukv/model/arch"
 	"github.com/lukv/lukv/model/weights"
 	"github.com/stretchr/testify/require"
 
@@ -21,7 +22,7 @@ func TestQuantisedRandomWeights(t *testing.T) {
 		if typ == tensor.Q4_K { // 288 columns are not whole blocks
 			down = tensor.Q8_0
 		}
-		require.Equal(t, []tensor.Type{ends, typ, down, tensor.F32}, []tensor.Type{w.Embed.Type, l.Q.Type, l.Down.Type, l.AttnNorm.Type})
+		require.Equal(t, []tensor.Type{ends, typ, down, tensor.F32}, []tensor.Type{w.Embed.Type, l.Tensors[arch.RoleQ].Type, l.Tensors[arch.RoleDown].Type, l.Tensors[arch.RoleAttnNorm].Type})
 		m, err := New(cfg, w)
 		require.NoError(t, err)
 		require.Equal(t, typ, m.WeightType())

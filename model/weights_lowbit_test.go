@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lukv/lukv/model/arch"
 	"github.com/lukv/lukv/safetensors"
 	"github.com/lukv/lukv/tensor"
 )
@@ -84,7 +85,7 @@ func TestLowbit(t *testing.T) {
 		m, err := Open(t.Context(), dir, WithPrecision(PrecisionF32), WithThreads(2))
 		require.NoError(t, err)
 		if i == 0 {
-			require.Equal(t, tensor.Q8_0, m.Weights().Layers[0].Q.Type, "exactly, in blocks")
+			require.Equal(t, tensor.Q8_0, m.Weights().Layers[0].Tensors[arch.RoleQ].Type, "exactly, in blocks")
 			require.Less(t, m.WeightBytes(), int64(1<<20))
 		}
 		s, err := m.NewSession(SessionOptions{})

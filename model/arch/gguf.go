@@ -215,7 +215,7 @@ func (c *Config) GGUFTensors() []GGUFTensor {
 	}
 	list := []GGUFTensor{whole(RoleEmbed, c.Vocab, c.Hidden)}
 	for at, p := range c.Plans() {
-		for role := RoleAttnNorm; role < roleQKV; role++ {
+		for role := RoleAttnNorm; role < LayerRoles; role++ {
 			if shape := p.Shape(c, role); shape != nil {
 				list = append(list, p.ggufTensors(c, table, role, at, shape)...)
 			}
@@ -332,54 +332,6 @@ func insteadOf[T int | float64](found, want T) string {
 
 // near reports whether two numbers are the same for 32-bit floats, about.
 func near(a, b float64) bool { return a == b || math.Abs(a-b) <= 1e-6*max(math.Abs(a), math.Abs(b)) }
-
-// differs is Differs for layers of models with the given context.
-func (p *LayerPlan) differs(q *LayerPlan, context int) (name, values string) {
-	window := func(p *LayerPlan) int {
-		if p.Window >= context {
-			return 0
-		}
-		return p.Window
-	}
-	for _, x := range []struct {
-		name string
-		a, b int
-	}{
-		{"attention window", window(p), window(q)}, {"width of the feed-forward unit", p.FFN.Width, q.FFN.Width},
-		{"width of the shared unit", p.FFN.Shared, q.FFN.Shared}, {"number of experts", p.FFN.Experts, q.FFN.Experts},
-		{"number of chosen experts", p.FFN.Chosen, q.FFN.Chosen},
-	} {
-		if x.a != x.b {
-			return x.name, insteadOf(x.b, x.a)
-		}
-	}
-	for _, x := range []struct {
-		name string
-		a, b float64
-	}{
-		{"scale of scores", p.ScoreScale, q.ScoreScale}, {"limit of scores", p.ScoreCap, q.ScoreCap},
-		{"scale of branches", p.ResidualScale, q.ResidualScale},
-	} {
-		if !near(x.a, x.b) {
-			return x.name, insteadOf(x.b, x.a)
-		}
-	}
-	switch f, g := p.FFN, q.FFN; {
-	case p.Rope != q.Rope:
-		return "rotation of positions", ""
-	case p.QKNorm != q.QKNorm:
-		return "norm of queries and keys", ""
-	case p.qkvBias != q.qkvBias, p.outBias != q.outBias, f.bias != g.bias:
-		return "set of biases", ""
-	case p.preNorm != q.preNorm, p.postNorm != q.postNorm:
-		return "place of norms", ""
-	case f.Activation != g.Activation:
-		return "activation", ""
-	case f.Normalise != g.Normalise:
-		return "weight of experts (norm_topk_prob)", ""
-	}
-	return "", ""
-}
 
 // ropesDiffer is Differs for rotations.
 func (c *Config) ropesDiffer(d *Config) string {

@@ -34,8 +34,6 @@ func (c *Config) writeDeviations(w io.Writer) {
 		fmt.Fprintf(w, "scalars %v %v %v %v %v\n", s.embedScale, s.embedRounded, s.LogitScale, s.LogitCap, s.NormOffset)
 	}
 	for at, p := range c.plan {
-		fmt.Fprintf(w, "layer %d %d %d %d %v %v %v %v %v", at, p.Window, p.Rope, p.QKNorm, p.ScoreScale, p.ScoreCap, p.preNorm, p.postNorm, p.ResidualScale)
-		f := p.FFN
-		fmt.Fprintf(w, " %d %d %d %d %v %d\n", f.Activation, f.Width, f.Experts, f.Chosen, f.Normalise, f.Shared)
+		p.writeIdentity(w, at)
 	}
 }

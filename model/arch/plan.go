@@ -1,6 +1,8 @@
 package arch
 
 import (
+	"fmt"
+	"io"
 	"math"
 
 	"github.com/lukv/lukv/kernels"
@@ -108,3 +110,58 @@ func (p *LayerPlan) AddsDirectly() bool { return !p.postNorm && p.ResidualScale 
 // units of base 2, and AttentionCap the limit of scores in the same units.
 func (p *LayerPlan) AttentionScale() float32 { return float32(math.Log2E * p.ScoreScale) }
 func (p *LayerPlan) AttentionCap() float32   { return float32(math.Log2E * p.ScoreCap) }
+
+// writeIdentity writes what layer at computes, for a model's identity.
+func (p *LayerPlan) writeIdentity(w io.Writer, at int) {
+	fmt.Fprintf(w, "layer %d %d %d %d %v %v %v %v %v", at, p.Window, p.Rope, p.QKNorm, p.ScoreScale, p.ScoreCap, p.preNorm, p.postNorm, p.ResidualScale)
+	f := p.FFN
+	fmt.Fprintf(w, " %d %d %d %d %v %d\n", f.Activation, f.Width, f.Experts, f.Chosen, f.Normalise, f.Shared)
+}
+
+// differs is Differs for layers of models with the given context.
+func (p *LayerPlan) differs(q *LayerPlan, context int) (name, values string) {
+	window := func(p *LayerPlan) int {
+		if p.Window >= context {
+			return 0
+		}
+		return p.Window
+	}
+	for _, x := range []struct {
+		name string
+		a, b int
+	}{
+		{"attention window", window(p), window(q)}, {"width of the feed-forward unit", p.FFN.Width, q.FFN.Width},
+		{"width of the shared unit", p.FFN.Shared, q.FFN.Shared}, {"number of experts", p.FFN.Experts, q.FFN.Experts},
+		{"number of chosen experts", p.FFN.Chosen, q.FFN.Chosen},
+	} {
+		if x.a != x.b {
+			return x.name, insteadOf(x.b, x.a)
+		}
+	}
+	for _, x := range []struct {
+		name string
+		a, b float64
+	}{
+		{"scale of scores", p.ScoreScale, q.ScoreScale}, {"limit of scores", p.ScoreCap, q.ScoreCap},
+		{"scale of branches", p.ResidualScale, q.ResidualScale},
+	} {
+		if !near(x.a, x.b) {
+			return x.name, insteadOf(x.b, x.a)
+		}
+	}
+	switch f, g := p.FFN, q.FFN; {
+	case p.Rope != q.Rope:
+		return "rotation of positions", ""
+	case p.QKNorm != q.QKNorm:
+		return "norm of queries and keys", ""
+	case p.qkvBias != q.qkvBias, p.outBias != q.outBias, f.bias != g.bias:
+		return "set of biases", ""
+	case p.preNorm != q.preNorm, p.postNorm != q.postNorm:
+		return "place of norms", ""
+	case f.Activation != g.Activation:
+		return "activation", ""
+	case f.Normalise != g.Normalise:
+		return "weight of experts (norm_topk_prob)", ""
+	}
+	return "", ""
+}

@@ -56,6 +56,9 @@ const (
 	roleRouterBeside // RoleRouter, where it has another name beside those
 )
 
+// LayerRoles is above the roles of tensors of the network, a layer or an expert.
+const LayerRoles = roleQKV
+
 // IsNorm reports whether the tensor is the weight of a norm.
 func (r Role) IsNorm() bool {
 	switch r {
@@ -65,8 +68,8 @@ func (r Role) IsNorm() bool {
 	return false
 }
 
-// ofExpert reports whether each expert of a mixture has such a tensor.
-func (r Role) ofExpert() bool { return r >= RoleExpertGate && r <= RoleExpertDown }
+// OfExpert reports whether each expert of a mixture has such a tensor.
+func (r Role) OfExpert() bool { return r >= RoleExpertGate && r <= RoleExpertDown }
 
 // tensorNames names the tensor of a role in the two conventions. Names of layers' tensors
 // follow the layer's prefix. "" means that the convention has no such tensor.
@@ -244,7 +247,7 @@ func (p *LayerPlan) Stored(c *Config, role Role, x int, name func(Role) string) 
 		add(roleRouterBeside, 0, e, c.Hidden)
 	}
 	if n := name(role); n != "" {
-		if role.ofExpert() {
+		if role.OfExpert() {
 			n = fmt.Sprintf(n, x)
 		}
 		list = append(list, StoredTensor{Name: n, Shape: p.Shape(c, role)})
@@ -262,8 +265,8 @@ func (c *Config) LayerParams(tokens int) int64 {
 		if tokens == 0 {
 			of = p.FFN.Experts
 		}
-		for role := RoleAttnNorm; role < roleQKV; role++ {
-			if role.ofExpert() {
+		for role := RoleAttnNorm; role < LayerRoles; role++ {
+			if role.OfExpert() {
 				n += int64(of) * p.params(c, role)
 			} else {
 				n += p.params(c, role)

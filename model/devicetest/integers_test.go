@@ -15,6 +15,7 @@ import (
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
+	"github.com/lukv/lukv/model/arch"
 	"github.com/lukv/lukv/model/weights"
 	"github.com/lukv/lukv/tensor"
 )
@@ -163,9 +164,9 @@ func TestWideKeys(t *testing.T) {
 	cfg := shape.config()
 	w, err := weights.Random(t.Context(), cfg, shape.weights, 7)
 	require.NoError(t, err)
-	bias := w.Layers[0].KBias.Float32s(nil)
+	bias := w.Layers[0].Tensors[arch.RoleKBias].Float32s(nil)
 	bias[3] = 300
-	w.Layers[0].KBias = tensor.FromF32s(tensor.F32, bias, len(bias))
+	w.Layers[0].Tensors[arch.RoleKBias] = tensor.FromF32s(tensor.F32, bias, len(bias))
 	prompt, steps := randomTokens(promptLen, 1), randomTokens(4, 2)
 	var want []float32
 	for _, opts := range [][]model.Option{nil, {model.WithOpenDevice(d)}, {model.WithOpenDevice(d), model.WithDeviceLayers(2)}} {

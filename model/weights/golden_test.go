@@ -91,7 +91,7 @@ func checkKeys(t *testing.T, dir, debug string, c *arch.Config, w *Weights) {
 	hidden := get("hidden_states.0", n, c.Hidden)
 	want := get("layers.0.key", c.KVHeads, n, c.HeadDim)
 	l := &w.Layers[0]
-	norm, proj := l.AttnNorm.Float32s(nil), l.K.Float32s(nil)
+	norm, proj := l.Tensors[arch.RoleAttnNorm].Float32s(nil), l.Tensors[arch.RoleK].Float32s(nil)
 	ropes, err := arch.NewRopes(c)
 	require.NoError(t, err)
 	rms := func(x []float64, w []float32) {
@@ -122,7 +122,7 @@ func checkKeys(t *testing.T, dir, debug string, c *arch.Config, w *Weights) {
 				}
 			}
 			if c.QKNorm {
-				rms(k, l.KNorm.Float32s(nil))
+				rms(k, l.Tensors[arch.RoleKNorm].Float32s(nil))
 			}
 			for i := range half {
 				a, b, co, si := k[i], k[i+half], float64(cos[i]), float64(sin[i])

@@ -131,9 +131,9 @@ func TestLoadWeightsFillsEveryPlace(t *testing.T) {
 		})
 		assert.Equal(t, len(list), n)
 		assert.Equal(t, bytes, w.Bytes())
-		assert.Equal(t, []int{24, 8}, w.Layers[1].Q.Shape)
-		assert.Equal(t, []int{8, 24}, w.Layers[1].O.Shape)
-		assert.Equal(t, []int{8, 12}, w.Layers[1].Down.Shape)
+		assert.Equal(t, []int{24, 8}, w.Layers[1].Tensors[arch.RoleQ].Shape)
+		assert.Equal(t, []int{8, 24}, w.Layers[1].Tensors[arch.RoleO].Shape)
+		assert.Equal(t, []int{8, 12}, w.Layers[1].Tensors[arch.RoleDown].Shape)
 		require.NoError(t, w.Close())
 		require.NoError(t, w.Close())
 	}
@@ -144,7 +144,7 @@ func TestLoadWeightsFillsEveryPlace(t *testing.T) {
 	w, err := Load(dir, &less)
 	require.NoError(t, err)
 	defer w.Close()
-	assert.True(t, w.Layers[0].QBias.IsZero())
+	assert.True(t, w.Layers[0].Tensors[arch.RoleQBias].IsZero())
 	assert.Equal(t, w.Embed, w.Head)
 	assert.Contains(t, w.Unused(), "lm_head.weight")
 	n := 0

@@ -52,28 +52,28 @@ func newDecoder[M, V any](p *arch.LayerPlan, l *weights.Layer, matrix func(tenso
 	if !p.AddsDirectly() {
 		add = actBranch
 	}
-	of := func(w, bias tensor.Tensor, dst act) linear[M, V] {
-		return linear[M, V]{matrix(w), vector(bias), dst}
-	}
+	mat := func(r arch.Role) M { return matrix(l.Tensors[r]) }
+	vec := func(r arch.Role) V { return vector(l.Tensors[r]) }
+	weight := func(r arch.Role) V { return norm(l.Tensors[r]) }
 	d := decoder[M, V]{
 		plan:     p,
-		attnNorm: norm(l.AttnNorm), mlpNorm: norm(l.MLPNorm),
-		postAttnNorm: norm(l.PostAttnNorm), postMLPNorm: norm(l.PostMLPNorm),
-		qNorm: norm(l.QNorm), kNorm: norm(l.KNorm),
+		attnNorm: weight(arch.RoleAttnNorm), postAttnNorm: weight(arch.RolePostAttnNorm),
+		mlpNorm: weight(arch.RoleMLPNorm), postMLPNorm: weight(arch.RolePostMLPNorm),
+		qNorm: weight(arch.RoleQNorm), kNorm: weight(arch.RoleKNorm),
 		qkv: []linear[M, V]{
-			of(l.Q, l.QBias, actQ), of(l.K, l.KBias, actK), of(l.V, l.VBias, actV),
+			{mat(arch.RoleQ), vec(arch.RoleQBias), actQ}, {mat(arch.RoleK), vec(arch.RoleKBias), actK}, {mat(arch.RoleV), vec(arch.RoleVBias), actV},
 		},
-		out: []linear[M, V]{of(l.O, l.OBias, add)},
+		out: []linear[M, V]{{mat(arch.RoleO), vec(arch.RoleOBias), add}},
 	}
 	if p.FFN.Experts == 0 {
-		d.down = []linear[M, V]{of(l.Down, l.DownBias, add)}
-		d.gate, d.up, d.gateBias, d.upBias = matrix(l.Gate), matrix(l.Up), vector(l.GateBias), vector(l.UpBias)
+		d.down = []linear[M, V]{{mat(arch.RoleDown), vec(arch.RoleDownBias), add}}
+		d.gate, d.up, d.gateBias, d.upBias = mat(arch.RoleGate), mat(arch.RoleUp), vec(arch.RoleGateBias), vec(arch.RoleUpBias)
 		return d
 	}
-	d.router, d.experts = matrix(l.Router), experts(l.Experts)
+	d.router, d.experts = mat(arch.RoleRouter), experts(l.Experts)
 	if p.FFN.Shared > 0 {
-		d.sharedMix = matrix(l.SharedMix)
-		d.experts = append(d.experts, expert[M]{matrix(l.Shared.Gate), matrix(l.Shared.Up), matrix(l.Shared.Down)})
+		d.sharedMix = mat(arch.RoleSharedMix)
+		d.experts = append(d.experts, expert[M]{mat(arch.RoleSharedGate), mat(arch.RoleSharedUp), mat(arch.RoleSharedDown)})
 	}
 	return d
 }

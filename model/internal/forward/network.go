@@ -75,14 +75,16 @@ func New(c *arch.Config, w *weights.Weights, o Options) (*Network, error) {
 
 // makeLayers makes the processor's form of all layers from stored weights.
 func (net *Network) makeLayers(w *weights.Weights, forms kernels.Forms) {
-	narrow := func(t tensor.Tensor) { net.narrowForms |= kernels.FormFor(t.Type, forms) }
-	inner := func(t tensor.Tensor) { net.innerForms |= kernels.FormFor(t.Type, forms) }
-	unit := func(x *weights.Expert) {
-		narrow(x.Gate)
-		narrow(x.Up)
-		inner(x.Down)
+	reads := func(role arch.Role, t *tensor.Tensor) {
+		switch form := kernels.FormFor(t.Type, forms); {
+		case len(t.Shape) != 2:
+		case role == arch.RoleDown || role == arch.RoleExpertDown || role == arch.RoleSharedDown:
+			net.innerForms |= form
+		default:
+			net.narrowForms |= form
+		}
 	}
-	narrow(w.Head)
+	reads(arch.RoleHead, &w.Head)
 	net.layers = make([]hostDecoder, net.Config.Layers)
 	for i := range net.layers {
 		l, p := &w.Layers[i], &net.Plan[i]
@@ -91,21 +93,8 @@ func (net *Network) makeLayers(w *weights.Weights, forms kernels.Forms) {
 		}
 		net.layers[i] = newDecoder(p, l, matrix, hostExperts, vector, net.normWeights)
 		net.layers[i].rows = w.Rows
-		for _, t := range []tensor.Tensor{l.Q, l.K, l.V, l.O} {
-			narrow(t)
-		}
-		if p.FFN.Experts == 0 {
-			unit(&weights.Expert{Gate: l.Gate, Up: l.Up, Down: l.Down})
-			continue
-		}
-		narrow(l.Router)
-		for x := range l.Experts {
-			unit(&l.Experts[x])
-		}
-		if p.FFN.Shared > 0 {
-			narrow(l.SharedMix)
-			unit(&l.Shared)
-		}
+		l.Each(reads)
+		l.EachExpert(func(role arch.Role, _ int, t *tensor.Tensor) { reads(role, t) })
 	}
 }
 
@@ -167,7 +156,7 @@ func (net *Network) WideKeys(keys tensor.Type) []bool {
 func findLargeBiases(layers []weights.Layer) []bool {
 	var wide []bool
 	for at := range layers {
-		if largestElement(layers[at].KBias) < largeKeyBias {
+		if largestElement(layers[at].Tensors[arch.RoleKBias]) < largeKeyBias {
 			continue
 		}
 		if wide == nil {
