@@ -23,7 +23,7 @@ import (
 var shaderFiles embed.FS
 
 // maxConstants is the number of specialisation constants that a shader may have.
-const maxConstants = 15
+const maxConstants = 16
 
 // pipelineKey identifies a pipeline: a shader, the size of its subgroups (0: any) and
 // the values of its constants.
@@ -146,7 +146,9 @@ func (p *pipelines) destroy() {
 // get returns a pipeline, compiling it on first use.
 func (p *pipelines) get(shader string, subgroup uint32, constants []uint32) (vk.Pipeline, error) {
 	key := pipelineKey{shader: shader, subgroup: subgroup}
-	copy(key.constants[:], constants)
+	if copy(key.constants[:], constants) < len(constants) {
+		return 0, fmt.Errorf("compile shader %s: found %d constants, expected at most %d", shader, len(constants), maxConstants)
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if pipe, ok := p.made[key]; ok {
