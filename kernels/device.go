@@ -365,7 +365,7 @@ type Encoder interface {
 	// describes. turns is shared: HeadDim/2 cosines, then as many sines, for each row, and,
 	// if it has one column more, the factor of the row's rotated queries. Turns without a
 	// buffer rotate nothing. With AttentionShape.BF16 it rounds q. What pages of I8 hold of a
-	// rotated key or a value has the bits that IntRows defines.
+	// rotated key or a value has the bits that PageRows stores.
 	RopeAppend(a Attention, layer int, q, k, v, turns Rows)
 
 	// Attend sets dst, which may be bf16, to the attention of rotated queries q over the

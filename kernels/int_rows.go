@@ -35,38 +35,25 @@ import (
 // Nothing here depends on other entries: eviction moves the integers and scales of an entry
 // as they are, and neither forks nor the number of tokens at a time change a bit.
 
-// IntRows describes where the keys, or the values, of a page lie if their type is I8 or Q4_0.
-// Integers of neighbouring elements of a key, and of one element of neighbouring entries, are
-// side by side in pairs, as instructions multiply and add them:
-//
-//	keys, I8      [PageEntries/TileEntries][HeadDim/2][TileEntries][2] int8
-//	values, I8    [PageEntries/2][HeadDim][2] int8
-//	keys, Q4_0    [PageEntries/TileEntries][HeadDim/2][TileEntries] pairs
-//	values, Q4_0  [PageEntries/2][HeadDim] pairs
-//
-// where a pair is a byte, q+8 of the even one in the low half. Scales follow:
-//
-//	I8    [PageEntries] float32
-//	Q4_0  [HeadDim/32][PageEntries] F16
-//
-// As a record, an entry's key or value is its integers in order (Q4_0: pairs of elements) and
-// then its scales, KeyBytes or ValueBytes of [PageLayout].
-type IntRows struct {
+// integerRows are the keys, or the values, of a page if their type is I8 or Q4_0. As a record,
+// an entry's key or value is its integers in order (Q4_0: pairs of elements) and then its
+// scales, KeyBytes or ValueBytes of [PageLayout].
+type integerRows struct {
 	typ  tensor.Type // I8 or Q4_0
 	keys bool        // else values
 	dim  int         // HeadDim
 	page int         // PageEntries
 }
 
-// IntKeys describes the keys of pages, IntValues their values; ok is false if they are not
+// intKeys describes the keys of pages, intValues their values; ok is false if they are not
 // integers.
-func (l PageLayout) IntKeys() (r IntRows, ok bool) {
-	return IntRows{l.Type, true, l.HeadDim, l.PageEntries}, isInt(l.Type)
+func (l PageLayout) intKeys() (r integerRows, ok bool) {
+	return integerRows{l.Type, true, l.HeadDim, l.PageEntries}, isInt(l.Type)
 }
 
-// IntValues describes the values of pages, see IntKeys.
-func (l PageLayout) IntValues() (r IntRows, ok bool) {
-	return IntRows{l.ValueType(), false, l.HeadDim, l.PageEntries}, isInt(l.ValueType())
+// intValues describes the values of pages, see intKeys.
+func (l PageLayout) intValues() (r integerRows, ok bool) {
+	return integerRows{l.ValueType(), false, l.HeadDim, l.PageEntries}, isInt(l.ValueType())
 }
 
 func isInt(t tensor.Type) bool { return t == tensor.I8 || t == tensor.Q4_0 }
@@ -94,14 +81,14 @@ func cellBytes(t tensor.Type, n int) int {
 	return t.Bytes(n)
 }
 
-const maxIntRow = 512 + 4 // bytes of the longest record
+const maxIntRow = maxHead + 4 // bytes of the longest record
 
 // rowBytes is the size of a record, cells that of its integers.
-func (r *IntRows) rowBytes() int { return rowBytes(r.typ, r.dim) }
-func (r *IntRows) cells() int    { return cellBytes(r.typ, r.dim) }
+func (r *integerRows) rowBytes() int { return rowBytes(r.typ, r.dim) }
+func (r *integerRows) cells() int    { return cellBytes(r.typ, r.dim) }
 
 // cell returns the first integer, or pair of 4 bits, of an entry, and the distance to the next.
-func (r *IntRows) cell(side unsafe.Pointer, entry int) (p unsafe.Pointer, step int) {
+func (r *integerRows) cell(side unsafe.Pointer, entry int) (p unsafe.Pointer, step int) {
 	size := 2 // of a pair
 	if fourBits(r.typ) {
 		size = 1
@@ -118,7 +105,7 @@ func (r *IntRows) cell(side unsafe.Pointer, entry int) (p unsafe.Pointer, step i
 }
 
 // scale returns an entry's scale in a group.
-func (r *IntRows) scale(side unsafe.Pointer, entry, group int) unsafe.Pointer {
+func (r *integerRows) scale(side unsafe.Pointer, entry, group int) unsafe.Pointer {
 	p := unsafe.Add(side, r.page*r.cells())
 	if !fourBits(r.typ) {
 		return unsafe.Add(p, 4*entry)
@@ -126,8 +113,8 @@ func (r *IntRows) scale(side unsafe.Pointer, entry, group int) unsafe.Pointer {
 	return unsafe.Add(p, 2*(group*r.page+entry))
 }
 
-// Read sets record to that of an entry of the keys or values at side.
-func (r IntRows) Read(record []byte, side unsafe.Pointer, entry int) {
+// read sets record to that of an entry of the keys or values at side.
+func (r integerRows) read(record []byte, side unsafe.Pointer, entry int) {
 	p, step := r.cell(side, entry)
 	q := record[:r.cells()]
 	switch {
@@ -157,8 +144,8 @@ func (r IntRows) Read(record []byte, side unsafe.Pointer, entry int) {
 	}
 }
 
-// Write stores a record as an entry of the keys or values at side.
-func (r IntRows) Write(side unsafe.Pointer, entry int, record []byte) {
+// write stores a record as an entry of the keys or values at side.
+func (r integerRows) write(side unsafe.Pointer, entry int, record []byte) {
 	p, step := r.cell(side, entry)
 	q := record[:r.cells()]
 	switch {
@@ -189,9 +176,9 @@ func (r IntRows) Write(side unsafe.Pointer, entry int, record []byte) {
 	}
 }
 
-// Store rounds x [HeadDim] to the type and stores it as an entry of the keys or values at
+// store rounds x [HeadDim] to the type and stores it as an entry of the keys or values at
 // side.
-func (r IntRows) Store(c CPU, side unsafe.Pointer, entry int, x []float32) {
+func (r integerRows) store(c CPU, side unsafe.Pointer, entry int, x []float32) {
 	var buf [maxIntRow]byte
 	record := buf[:r.rowBytes()]
 	if !fourBits(r.typ) {
@@ -201,14 +188,14 @@ func (r IntRows) Store(c CPU, side unsafe.Pointer, entry int, x []float32) {
 	} else {
 		c.roundInt4(record, x)
 	}
-	r.Write(side, entry, record)
+	r.write(side, entry, record)
 }
 
-// Load is the inverse of Store: it sets x [HeadDim] to the elements of an entry.
-func (r IntRows) Load(c CPU, side unsafe.Pointer, entry int, x []float32) {
+// load is the inverse of store: it sets x [HeadDim] to the elements of an entry.
+func (r integerRows) load(c CPU, side unsafe.Pointer, entry int, x []float32) {
 	var buf [maxIntRow]byte
 	record := buf[:r.rowBytes()]
-	r.Read(record, side, entry)
+	r.read(record, side, entry)
 	if !fourBits(r.typ) {
 		s := math.Float32frombits(binary.LittleEndian.Uint32(record[r.dim:]))
 		for i := range x {

@@ -98,19 +98,9 @@ func storedView(c CPU, kind [2]tensor.Type, k, v []float32, dim, page, base int)
 }
 
 func storeEntry(c CPU, l PageLayout, p Page, e int, k, v []float32) {
-	if r, ok := l.IntKeys(); ok {
-		r.Store(c, p.K, e, k)
-	} else {
-		for d, x := range k {
-			at := l.KeyElement(e) + d*TileEntries
-			c.Narrow(unsafe.Slice((*byte)(unsafe.Add(p.K, l.Type.Bytes(at))), l.Type.Bytes(1)), []float32{x}, l.Type)
-		}
-	}
-	if r, ok := l.IntValues(); ok {
-		r.Store(c, p.V, e, v)
-	} else {
-		c.Narrow(unsafe.Slice((*byte)(unsafe.Add(p.V, l.ValueType().Bytes(l.ValueElement(e)))), l.ValueType().Bytes(l.HeadDim)), v, l.ValueType())
-	}
+	keys, values := l.KeyRows(), l.ValueRows()
+	keys.Store(c, p.K, e, k)
+	values.Store(c, p.V, e, v)
 }
 
 // mixedAttentionOp is attentionOp over keys and values of the given types, rounded from f32.

@@ -15,10 +15,20 @@ import (
 //	values     [PageEntries][HeadDim]
 //	positions  [PageEntries] int32
 //
-// Keys or values of integers lie differently, see [IntRows]. Unused places hold finite
-// numbers. Devices arrange pages as they like.
+// Integers of neighbouring elements of a key, and of one element of neighbouring entries, are
+// side by side in pairs, as instructions multiply and add them. Their scales follow:
+//
+//	keys, I8      [PageEntries/TileEntries][HeadDim/2][TileEntries][2] int8
+//	values, I8    [PageEntries/2][HeadDim][2] int8
+//	keys, Q4_0    [PageEntries/TileEntries][HeadDim/2][TileEntries] pairs
+//	values, Q4_0  [PageEntries/2][HeadDim] pairs
+//	scales, I8    [PageEntries] float32
+//	scales, Q4_0  [HeadDim/32][PageEntries] F16
+//
+// where a pair is a byte, q+8 of the even one in the low half. Unused places hold finite
+// numbers. [PageRows] reads and writes entries. Devices arrange pages as they like.
 type PageLayout struct {
-	Type        tensor.Type // F32, F16 or BF16, or integers: see [IntRows]
+	Type        tensor.Type // F32, F16 or BF16, or integers of I8 or Q4_0
 	Values      tensor.Type // of values, if it is not Type
 	HeadDim     int
 	PageEntries int // a multiple of TileEntries
@@ -60,16 +70,6 @@ func (l PageLayout) PositionsAt() int { return l.ValuesAt() + l.PageEntries*l.Va
 // Bytes is the size of a page, rounded up to a multiple of 64.
 func (l PageLayout) Bytes() int { return (l.PositionsAt() + 4*l.PageEntries + 63) &^ 63 }
 
-// KeyElement is the index, from the start of floating-point keys, of the first element of
-// an entry's key; the others follow at distances of TileEntries.
-func (l PageLayout) KeyElement(entry int) int {
-	return entry&^(TileEntries-1)*l.HeadDim + entry&(TileEntries-1)
-}
-
-// ValueElement is the index, from the start of floating-point values, of the first element
-// of an entry's value; the others follow.
-func (l PageLayout) ValueElement(entry int) int { return entry * l.HeadDim }
-
 // Page points to the keys and the values of a page; see [PageLayout].
 type Page struct {
 	K, V unsafe.Pointer
@@ -77,7 +77,7 @@ type Page struct {
 
 // KV is the view of one KV head that attention reads. It does not copy the entries.
 type KV struct {
-	Type        tensor.Type // F32, F16 or BF16, or integers: see [IntRows]
+	Type        tensor.Type // F32, F16 or BF16, or integers of I8 or Q4_0
 	Values      tensor.Type // of values, if it is not Type
 	HeadDim     int
 	PageEntries int // multiple of TileEntries

@@ -29,7 +29,7 @@ type Options struct {
 
 	// Type is the element type of stored keys and values: F32 (the default), F16
 	// or BF16, to which Append rounds once, to nearest, ties to even; or a type of integers with
-	// scales, as kernels.IntRows defines them. Some of these require a head dimension that is a
+	// scales, as package kernels defines them (int_rows.go). Some of these require a head dimension that is a
 	// multiple of 32, and are held on the host only. See [ParseType].
 	Type tensor.Type
 
@@ -113,8 +113,7 @@ func (o *Options) checkTypes() error {
 		}
 		onHost = onHost || e.host
 	}
-	_, keys := l.IntKeys()
-	_, values := l.IntValues()
+	keys, values := l.IntKeys(), l.IntValues()
 	switch {
 	case keys && !values:
 		return fmt.Errorf("keys of type %v with values of type %v, expected values of integers", l.Type, l.ValueType())
@@ -331,8 +330,8 @@ func (c *Cache) append(layer, head int, pos []int32, k, v []float32, stride int)
 		}
 		for e := range m {
 			off := (i + e) * stride
-			p.mem.keys.store(c.o.CPU, page.K, at+e, k[off:off+d])
-			p.mem.values.store(c.o.CPU, page.V, at+e, v[off:off+d])
+			p.mem.keys.Store(*c.o.CPU, page.K, at+e, k[off:off+d])
+			p.mem.values.Store(*c.o.CPU, page.V, at+e, v[off:off+d])
 		}
 		copy(c.positions(p, j)[at:], pos[i:i+m])
 		n += m
@@ -514,9 +513,9 @@ func (c *Cache) gather(layer, head, from, to int, dst []float32, values bool) []
 		for e := at; e < at+n; e++ {
 			row := dst[(i-from)*d : (i-from+1)*d]
 			if values {
-				p.mem.values.load(c.o.CPU, page.V, e, row)
+				p.mem.values.Load(*c.o.CPU, page.V, e, row)
 			} else {
-				p.mem.keys.load(c.o.CPU, page.K, e, row)
+				p.mem.keys.Load(*c.o.CPU, page.K, e, row)
 			}
 			i++
 		}

@@ -245,7 +245,7 @@ func (c *Cache) clearFrom(p *head, page kernels.Page, n int) {
 	}
 	zero := make([]float32, c.o.HeadDim)
 	for e := n; e < c.o.PageEntries; e++ {
-		p.mem.keys.store(c.o.CPU, page.K, e, zero)
-		p.mem.values.store(c.o.CPU, page.V, e, zero)
+		p.mem.keys.Store(*c.o.CPU, page.K, e, zero)
+		p.mem.values.Store(*c.o.CPU, page.V, e, zero)
 	}
 }

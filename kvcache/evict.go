@@ -88,8 +88,8 @@ func (c *Cache) compact(p *head, kept []int32) error {
 			pos[i%size] = c.position(p, s)
 			if p.mem.device == nil {
 				to, from := p.pages[dst], p.pages[s/size]
-				p.mem.keys.move(to.K, i%size, from.K, s%size)
-				p.mem.values.move(to.V, i%size, from.V, s%size)
+				p.mem.keys.Move(to.K, i%size, from.K, s%size)
+				p.mem.values.Move(to.V, i%size, from.V, s%size)
 			}
 		}
 	}

@@ -59,14 +59,16 @@ func pass(c *Cache, layer, head, first int, pos []int32, k, v []float32) {
 		err := t.Edit(e/o.PageEntries, func(block []byte) {
 			e := e % o.PageEntries
 			key, value := k[i*d:(i+1)*d], v[i*d:(i+1)*d]
-			if r, ok := l.IntKeys(); ok {
+			if l.IntKeys() {
+				r := l.KeyRows()
 				r.Store(kernels.CPU{}, unsafe.Pointer(&block[0]), e, key)
 			} else { // the layout of a page, spelled out
 				for j := range d {
 					encode(block[(e/16*16*d+j*16+e%16)*l.Type.Bytes(1):], l.Type, key[j])
 				}
 			}
-			if r, ok := l.IntValues(); ok {
+			if l.IntValues() {
+				r := l.ValueRows()
 				r.Store(kernels.CPU{}, unsafe.Pointer(&block[l.ValuesAt()]), e, value)
 			} else {
 				for j := range d {

@@ -14,7 +14,6 @@ import (
 	"math"
 	"slices"
 	"strings"
-	"unsafe"
 
 	"github.com/lukv/lukv/internal/atomicfile"
 	"github.com/lukv/lukv/kernels"
@@ -33,7 +32,7 @@ import (
 //	layer.<l>.head.<h>.keys       T [n, D]
 //	layer.<l>.head.<h>.values     T [n, D]
 //
-// For integers a row is a record of kernels.IntRows: I8 [n, D+4] for I8, U8 [n, D/2+D/16] for
+// For integers a row is a record (kernels.PageRows.Append): I8 [n, D+4] for I8, U8 [n, D/2+D/16] for
 // Q4_0. The keys of layers with wide keys are BF16. Then follow
 //
 //	extra.<name>              any            the caller's
@@ -63,23 +62,16 @@ func (c *Cache) partType(p *head, part string, n int) tensor.Tensor {
 		return tensor.Tensor{Type: tensor.I32, Shape: []int{n}}
 	}
 	r := p.mem.side(part)
-	saved := elementOf(r.typ).saved
-	return tensor.Tensor{Type: saved, Shape: []int{n, r.size / saved.Bytes(1)}}
+	saved := elementOf(r.Type()).saved
+	return tensor.Tensor{Type: saved, Shape: []int{n, r.Bytes() / saved.Bytes(1)}}
 }
 
 // side returns the rows of a part of a head.
-func (m *memory) side(part string) *pageRows {
+func (m *memory) side(part string) *kernels.PageRows {
 	if part == "keys" {
 		return &m.keys
 	}
 	return &m.values
-}
-
-func (r *pageRows) of(page kernels.Page) unsafe.Pointer {
-	if r.step == 1 {
-		return page.V
-	}
-	return page.K
 }
 
 // Save writes the cache to w: its options and entries, meta, in which the caller
@@ -196,7 +188,7 @@ func (c *Cache) writePart(ctx context.Context, w io.Writer, p *head, part string
 				return fmt.Errorf("read a page: %w", c.note(err))
 			}
 			r := p.mem.side(part)
-			b = r.appendTo(c.o.CPU, b, r.of(page), n)
+			b = r.Append(*c.o.CPU, b, r.Of(page), n)
 		}
 		if _, err := w.Write(b); err != nil {
 			return err
@@ -466,14 +458,13 @@ func savedTypes(f *safetensors.File, o Options) (Options, error) {
 			found[i] = typeOfSaved(t.Type)
 		}
 		types[1] = cmp.Or(types[1], found[1])
-		_, integers := kernels.PageLayout{Type: found[1]}.IntValues()
-		if wide[l] = integers && found[0] == tensor.BF16; !wide[l] {
+		if wide[l] = (kernels.PageLayout{Type: found[1]}).IntValues() && found[0] == tensor.BF16; !wide[l] {
 			types[0] = cmp.Or(types[0], found[0])
 		}
 	}
 	types[0] = cmp.Or(types[0], types[1])
 	values := types[1]
-	if _, integers := (kernels.PageLayout{Type: values}).IntValues(); !integers || values == types[0] {
+	if !(kernels.PageLayout{Type: values}).IntValues() || values == types[0] {
 		values = 0 // where they should be the same, the shapes of the tensors tell
 	}
 	switch {
@@ -676,9 +667,9 @@ func (c *Cache) readTensor(ctx context.Context, s target, data []byte, src *sour
 		return src.stream(ctx, data, 1, sum, func(b []byte) { data = data[copy(data, b):] })
 	}
 	r := p.mem.side(s.part)
-	return src.stream(ctx, data, c.o.PageEntries*r.size, sum, func(b []byte) {
+	return src.stream(ctx, data, c.o.PageEntries*r.Bytes(), sum, func(b []byte) {
 		for ; len(b) > 0; j++ {
-			b = c.readPart(r, p.pages[j], min(c.o.PageEntries, len(b)/r.size), b)
+			b = c.readPart(r, p.pages[j], min(c.o.PageEntries, len(b)/r.Bytes()), b)
 		}
 	})
 }
@@ -687,15 +678,15 @@ func (c *Cache) readTensor(ctx context.Context, s target, data []byte, src *sour
 func (c *Cache) largestSide() int {
 	n := 0
 	for _, m := range c.pool.hosts() {
-		n = max(n, c.o.PageEntries*max(m.keys.size, m.values.size))
+		n = max(n, c.o.PageEntries*max(m.keys.Bytes(), m.values.Bytes()))
 	}
 	return n
 }
 
 // readPart stores n rows from b in a page and returns the rest of b.
-func (c *Cache) readPart(r *pageRows, page kernels.Page, n int, b []byte) []byte {
-	r.take(c.o.CPU, r.of(page), b[:n*r.size])
-	return b[n*r.size:]
+func (c *Cache) readPart(r *kernels.PageRows, page kernels.Page, n int, b []byte) []byte {
+	r.Set(*c.o.CPU, r.Of(page), b[:n*r.Bytes()])
+	return b[n*r.Bytes():]
 }
 
 // upload writes a head's keys and values from a file to its pages on a device.

@@ -40,8 +40,8 @@ type memory struct {
 	arena     *arena.Arena
 	layout    kernels.PageLayout
 	pageBytes int64
-	keys      pageRows
-	values    pageRows
+	keys      kernels.PageRows
+	values    kernels.PageRows
 	posOff    int              // offset of the positions in a block
 	device    kernels.PagePool // nil on the host
 }
@@ -54,7 +54,7 @@ type pageList struct {
 }
 
 func newMemory(l kernels.PageLayout) *memory {
-	return &memory{layout: l, pageBytes: int64(l.Bytes()), keys: keyRows(l), values: valueRows(l)}
+	return &memory{layout: l, pageBytes: int64(l.Bytes()), keys: l.KeyRows(), values: l.ValueRows()}
 }
 
 // newHostMemory returns memory for pages on the host.

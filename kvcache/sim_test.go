@@ -269,17 +269,15 @@ func (s *sim) round(layer int, k, v []float32) {
 	l := s.o.Layout(layer)
 	l.PageEntries = 16
 	page := make([]byte, l.Bytes())
-	round := func(r kernels.IntRows, x []float32) {
-		for ; len(x) > 0; x = x[l.HeadDim:] {
-			r.Store(kernels.CPU{}, unsafe.Pointer(&page[0]), 3, x[:l.HeadDim])
-			r.Load(kernels.CPU{}, unsafe.Pointer(&page[0]), 3, x[:l.HeadDim])
+	for _, side := range []struct {
+		integers bool
+		rows     kernels.PageRows
+		x        []float32
+	}{{l.IntKeys(), l.KeyRows(), k}, {l.IntValues(), l.ValueRows(), v}} {
+		for x := side.x; side.integers && len(x) > 0; x = x[l.HeadDim:] {
+			side.rows.Store(kernels.CPU{}, unsafe.Pointer(&page[0]), 3, x[:l.HeadDim])
+			side.rows.Load(kernels.CPU{}, unsafe.Pointer(&page[0]), 3, x[:l.HeadDim])
 		}
-	}
-	if r, ok := l.IntKeys(); ok {
-		round(r, k)
-	}
-	if r, ok := l.IntValues(); ok {
-		round(r, v)
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"unsafe"
 
 	"github.com/lukv/lukv/kernels"
 )
@@ -71,8 +70,7 @@ func (h *head) kv(n int) kernels.KV {
 	l := h.p.l
 	kv := kernels.KV{Type: l.Type, Values: l.Values, HeadDim: l.HeadDim, PageEntries: l.PageEntries, Base: h.base}
 	for _, x := range h.pages[:(n+l.PageEntries-1)/l.PageEntries] {
-		k := unsafe.Pointer(unsafe.SliceData(h.p.d.held(x).data))
-		kv.Pages = append(kv.Pages, kernels.Page{K: k, V: unsafe.Add(k, l.ValuesAt())})
+		kv.Pages = append(kv.Pages, h.p.at(h.p.d.held(x).data))
 	}
 	return kv
 }
@@ -131,9 +129,9 @@ func (h *head) store(cpu kernels.CPU, i int, key, value []float32, position int3
 	p, e := h.p, h.entries+i
 	data := p.d.owned(h.pages[e/p.l.PageEntries]).data
 	e %= p.l.PageEntries
-	keys, values := p.keys(), p.values()
-	keys.store(cpu, data, e, key)
-	values.store(cpu, data, e, value)
+	keys, values := p.l.KeyRows(), p.l.ValueRows()
+	keys.Store(cpu, p.at(data).K, e, key)
+	values.Store(cpu, p.at(data).V, e, value)
 	binary.LittleEndian.PutUint32(p.position(data, e), uint32(position))
 }
 
@@ -164,10 +162,10 @@ func (e *encoder) Attend(of kernels.Attention, layer int, dst, q kernels.Rows, s
 	})
 }
 
-// wide returns an entry of a side of a page.
-func (a *attention) wide(s side, data []byte, entry int) []float64 {
+// wide returns a row of a page.
+func (a *attention) wide(r kernels.PageRows, page kernels.Page, entry int) []float64 {
 	x, y := make([]float32, a.HeadDim), make([]float64, a.HeadDim)
-	s.load(a.d.cpu, data, entry, x)
+	r.Load(a.d.cpu, r.Of(page), entry, x)
 	for i, v := range x {
 		y[i] = float64(v)
 	}
@@ -189,8 +187,8 @@ func (a *attention) each(layer, seq int, queries bool, f func(q int, key, value 
 		h := a.head(layer, seq, q/group)
 		out[q] = make([]float32, h.entries)
 		for t := range h.entries {
-			data, e := h.p.d.held(h.pages[t/h.p.l.PageEntries]).data, t%h.p.l.PageEntries
-			out[q][t] = float32(f(q, a.wide(h.p.keys(), data, e), a.wide(h.p.values(), data, e)))
+			page, e := h.p.at(h.p.d.held(h.pages[t/h.p.l.PageEntries]).data), t%h.p.l.PageEntries
+			out[q][t] = float32(f(q, a.wide(h.p.l.KeyRows(), page, e), a.wide(h.p.l.ValueRows(), page, e)))
 		}
 	}
 	return out, nil

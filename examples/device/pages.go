@@ -135,68 +135,10 @@ func (p *pool) Copy(dst, src kernels.DevicePage) error {
 	return nil
 }
 
-// side is the keys or the values of pages: floating-point elements, step apart, or integers.
-type side struct {
-	t        tensor.Type
-	at       int // offset in a page
-	first    func(entry int) int
-	step     int
-	integers kernels.IntRows
-	isInt    bool
-}
-
-func (p *pool) keys() side {
-	s := side{t: p.l.Type, first: p.l.KeyElement, step: kernels.TileEntries}
-	s.integers, s.isInt = p.l.IntKeys()
-	return s
-}
-
-func (p *pool) values() side {
-	s := side{t: p.l.ValueType(), at: p.l.ValuesAt(), first: p.l.ValueElement, step: 1}
-	s.integers, s.isInt = p.l.IntValues()
-	return s
-}
-
-// element returns where element i of an entry of a page is.
-func (s *side) element(data []byte, entry, i int) []byte {
-	size := s.t.Bytes(1)
-	return data[s.at+(s.first(entry)+i*s.step)*size:][:size]
-}
-
-func (s *side) pointer(data []byte) unsafe.Pointer { return unsafe.Pointer(&data[s.at]) }
-
-// store rounds x to the type and writes it as an entry of a page; load is its inverse.
-func (s *side) store(cpu kernels.CPU, data []byte, entry int, x []float32) {
-	if s.isInt {
-		s.integers.Store(cpu, s.pointer(data), entry, x)
-		return
-	}
-	for i := range x {
-		cpu.Narrow(s.element(data, entry, i), x[i:i+1], s.t)
-	}
-}
-
-func (s *side) load(cpu kernels.CPU, data []byte, entry int, x []float32) {
-	if s.isInt {
-		s.integers.Load(cpu, s.pointer(data), entry, x)
-		return
-	}
-	for i := range x {
-		cpu.Widen(x[i:i+1], s.element(data, entry, i), s.t)
-	}
-}
-
-// move copies an entry of d elements to another place.
-func (s *side) move(to []byte, i int, from []byte, e, d int) {
-	if s.isInt {
-		record := make([]byte, d+4)
-		s.integers.Read(record, s.pointer(from), e)
-		s.integers.Write(s.pointer(to), i, record)
-		return
-	}
-	for j := range d {
-		copy(s.element(to, i, j), s.element(from, e, j))
-	}
+// at returns a page as kernels take it.
+func (p *pool) at(data []byte) kernels.Page {
+	k := unsafe.Pointer(unsafe.SliceData(data))
+	return kernels.Page{K: k, V: unsafe.Add(k, p.l.ValuesAt())}
 }
 
 func (p *pool) position(data []byte, entry int) []byte {
@@ -204,15 +146,15 @@ func (p *pool) position(data []byte, entry int) []byte {
 }
 
 func (p *pool) Compact(dst, src []kernels.DevicePage, slots []int32, from int) error {
-	n, keys, values := p.l.PageEntries, p.keys(), p.values()
+	n, keys, values := p.l.PageEntries, p.l.KeyRows(), p.l.ValueRows()
 	for i := from; i < len(slots); i++ {
 		s := int(slots[i])
 		if s < i || i > 0 && slots[i-1] >= slots[i] || dst[i/n] != src[i/n] && slices.Contains(src, dst[i/n]) {
 			panic(fmt.Sprintf("example device: entry %d moves to slot %d, or to another page of the source", s, i))
 		}
 		to, at := p.d.owned(dst[i/n]).data, p.d.held(src[s/n]).data
-		keys.move(to, i%n, at, s%n, p.l.HeadDim)
-		values.move(to, i%n, at, s%n, p.l.HeadDim)
+		keys.Move(p.at(to).K, i%n, p.at(at).K, s%n)
+		values.Move(p.at(to).V, i%n, p.at(at).V, s%n)
 		copy(p.position(to, i%n), p.position(at, s%n))
 	}
 	return nil

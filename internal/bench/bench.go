@@ -464,7 +464,7 @@ func (r *runner) points(s *Source, m *model.Model) ([]*course, error) {
 // String returns the name of a type of caches: that of the element, or of kvcache.ParseType for
 // integers.
 func (c CacheType) String() string {
-	if _, ok := (kernels.PageLayout{Type: c.Keys}).IntKeys(); ok {
+	if (kernels.PageLayout{Type: c.Keys}).IntKeys() {
 		return kvcache.TypeName(c.Keys, c.Values)
 	}
 	return c.Keys.String()

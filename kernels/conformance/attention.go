@@ -274,7 +274,7 @@ func (p *pass) start(r *rig) (a kernels.Attention, q, k, v, turns kernels.Rows) 
 		Rows: p.n, Sequences: len(p.rows), Heads: p.heads, KVHeads: p.kv, HeadDim: d, Windows: []int{0, p.window},
 		Scale: kernels.AttentionScale(d), Cap: p.cap, Page: p.l, BF16: p.bf16,
 	}
-	if _, ok := p.l.IntValues(); ok && p.l.Type == tensor.BF16 { // a layer among those with keys of integers
+	if p.l.IntValues() && p.l.Type == tensor.BF16 { // a layer among those with keys of integers
 		shape.Page.Type, shape.WideKeys = p.l.Values, []bool{false, true}
 	}
 	a, err := r.d.Attention(shape)

@@ -35,7 +35,7 @@ func (s *suite) findPageTypes(t *testing.T) {
 	}
 	all := []pageTypes{{keys: tensor.I8}, {tensor.BF16, tensor.I8}}
 	for x := tensor.F32; x.Valid(); x++ {
-		if _, ok := (kernels.PageLayout{Type: x}).IntKeys(); ok && x != tensor.I8 {
+		if (kernels.PageLayout{Type: x}).IntKeys() && x != tensor.I8 {
 			all = append(all, pageTypes{keys: x}, pageTypes{tensor.I8, x})
 		}
 	}
@@ -124,7 +124,7 @@ func (s side) load(block []byte, e int) []float32 {
 	return x
 }
 
-// integersOf is the definition of kernels.IntRows for I8.
+// integersOf is the definition of integers of I8 with their scale.
 func integersOf(x []float32) (q []int8, scale float32) {
 	q = make([]int8, len(x))
 	a := largest(x)
@@ -190,7 +190,7 @@ func (s *suite) integers(t *testing.T) {
 	for _, types := range s.pageTypes {
 		for _, dim := range []int{12, 64, 256} {
 			l := types.layout(dim, 64)
-			if _, ok := l.IntValues(); !ok {
+			if !l.IntValues() {
 				continue
 			}
 			t.Run(fmt.Sprintf("%v,dim%d", typesOf(l), dim), func(t *testing.T) {

@@ -55,7 +55,7 @@
 // take activations as they are.
 //
 // Entries of 8 bits have the integers and scales of the processor if keys and values have the same
-// bits (kernels.IntRows; quotients are rounded by integer arithmetic, whatever the device's division
+// bits (kernels.PageRows; quotients are rounded by integer arithmetic, whatever the device's division
 // does). Attention and reductions widen them in registers, as elements that are rounded once, and
 // take queries as they are.
 //

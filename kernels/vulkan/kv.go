@@ -342,7 +342,7 @@ func (c *commands) shape(op string, s shape) {
 // [N][HeadDim] f32: HeadDim/2 cosines, then as many sines, for each row. rows is
 // [N] rowInfo. Rotations are within one rounding of those of package kernels; stored
 // elements, and the queries if attention is in bf16, are rounded once to nearest
-// even, integers as kernels.IntRows defines it.
+// even, integers as kernels.PageRows defines it.
 func (c *commands) RopeAppend(s shape, q, k, v, turns rows2D, rows view, heads *headTable) {
 	const op = "rope and append"
 	if !c.ready(op) {

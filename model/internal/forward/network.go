@@ -145,8 +145,7 @@ const largeKeyBias = 50
 
 // WideKeys returns the layers whose keys a cache with keys of a type holds in bf16, nil for none.
 func (net *Network) WideKeys(keys tensor.Type) []bool {
-	l := kernels.PageLayout{Type: keys}
-	if _, ok := l.IntKeys(); !ok {
+	if !(kernels.PageLayout{Type: keys}).IntKeys() {
 		return nil
 	}
 	return net.Wide
