@@ -117,8 +117,10 @@ type DeviceMemory struct {
 //   - [Encoder] records operations on buffers and runs them. Recording and running are
 //     separate, so that decoding records once and runs for every token.
 //   - [Pages] keep the keys and values of caches, [Attention] says which entries the rows
-//     of a pass append and see. It also computes the reductions over entries that metrics
+//     of a pass append and see. A [Reducer] also computes the reductions over entries that metrics
 //     are made of.
+//
+// A driver may leave out [ExpertEncoder], and [Reducer] with [StatisticsEncoder].
 //
 // The arithmetic of every operation is that of the function of [CPU] with the same name,
 // up to the bound that the operation states in package kernels/conformance. The bits of a
@@ -333,6 +335,33 @@ type Encoder interface {
 	// AddScaled adds src, times scale, to dst.
 	AddScaled(dst, src Rows, scale float32)
 
+	// ArgMax sets each row of dst, one column, to the index of the largest element of the
+	// row of src, the first among equals. NaN is never the largest.
+	ArgMax(dst, src Rows)
+
+	// RopeAppend rotates queries q and keys k in place by the rows' turns and stores keys
+	// and values v in the pages of the layer's heads. Row i is row i of the pass that a
+	// describes. turns is shared: HeadDim/2 cosines, then as many sines, for each row, and,
+	// if it has one column more, the factor of the row's rotated queries. Turns without a
+	// buffer rotate nothing. With AttentionShape.BF16 it rounds q. What pages of I8 hold of a
+	// rotated key or a value has the bits that PageRows stores.
+	RopeAppend(a Attention, layer int, q, k, v, turns Rows)
+
+	// Attend sets dst, which may be bf16, to the attention of rotated queries q over the
+	// layer's pages. Queries and weights need not be rounded where pages are of I8, as they are
+	// on the processor: a device may widen entries and compute as over other types. With
+	// stats, the softmax statistics are kept for Attention.ReadStats and ColumnSums.
+	Attend(a Attention, layer int, dst, q Rows, stats bool)
+
+	// Close releases the encoder and its lists.
+	Close()
+}
+
+// ExpertEncoder is an Encoder with the operations of mixtures of experts. Models that have them
+// run only on devices whose encoders do.
+type ExpertEncoder interface {
+	Encoder
+
 	// Route sets row i of experts to the indices of the experts that the function [Route]
 	// chooses by row i of logits, as many as experts has columns, in ascending order, and row
 	// i of weights to their weights.
@@ -355,24 +384,11 @@ type Encoder interface {
 	// AddGated adds row i of src, times 1/(1 + e^(-gates[i])), to row i of dst. gates has one
 	// column. Products and sums are rounded separately.
 	AddGated(dst, src, gates Rows)
+}
 
-	// ArgMax sets each row of dst, one column, to the index of the largest element of the
-	// row of src, the first among equals. NaN is never the largest.
-	ArgMax(dst, src Rows)
-
-	// RopeAppend rotates queries q and keys k in place by the rows' turns and stores keys
-	// and values v in the pages of the layer's heads. Row i is row i of the pass that a
-	// describes. turns is shared: HeadDim/2 cosines, then as many sines, for each row, and,
-	// if it has one column more, the factor of the row's rotated queries. Turns without a
-	// buffer rotate nothing. With AttentionShape.BF16 it rounds q. What pages of I8 hold of a
-	// rotated key or a value has the bits that PageRows stores.
-	RopeAppend(a Attention, layer int, q, k, v, turns Rows)
-
-	// Attend sets dst, which may be bf16, to the attention of rotated queries q over the
-	// layer's pages. Queries and weights need not be rounded where pages are of I8, as they are
-	// on the processor: a device may widen entries and compute as over other types. With
-	// stats, the softmax statistics are kept for Attention.ReadStats and ColumnSums.
-	Attend(a Attention, layer int, dst, q Rows, stats bool)
+// StatisticsEncoder is an Encoder with the statistics of a [Reducer].
+type StatisticsEncoder interface {
+	Encoder
 
 	// Moments adds rows first … first+n-1 of q to the statistics. It does not matter how
 	// rows are divided among calls.
@@ -383,9 +399,6 @@ type Encoder interface {
 	// layer has no window, and Attend with stats precedes it in the list. It does not
 	// matter how rows are divided among calls.
 	ColumnSums(s ColumnSums, a Attention, layer, seq int, q Rows, first, n int)
-
-	// Close releases the encoder and its lists.
-	Close()
 }
 
 // AttentionShape says what an Attention is for.
@@ -422,13 +435,8 @@ func (s *AttentionShape) PageOf(layer int) PageLayout {
 type RowSpan struct{ Row, N int }
 
 // Attention knows where the rows of a pass are in the caches of their sequences, layer by
-// layer, and reduces over the entries there. It belongs to one goroutine at a time, and
-// may be changed only while no list that uses it is running.
-//
-// The reductions compute at once, over the widened entries that SetHead last named for the
-// layer and the sequence: call it again after a pass has appended its rows. They return new
-// memory, a row per KV head or per query head with an element per entry, exact up to the
-// rounding of the device.
+// layer. It belongs to one goroutine at a time, and may be changed only while no list that
+// uses it is running.
 type Attention interface {
 	// SetSpans says which rows belong to sequence i = 0 … len(spans)-1; positions,
 	// [rows], holds those of the rows.
@@ -442,6 +450,21 @@ type Attention interface {
 
 	// ReadStats copies the softmax statistics of n rows, from first on, to dst, [n][Heads].
 	ReadStats(ctx context.Context, dst []Softmax, first, n int) error
+
+	// Free releases the memory, that of a Reducer's statistics and sums included.
+	Free()
+}
+
+// Reducer is an Attention that reduces over the entries of its layers, of a device whose
+// encoders are each a [StatisticsEncoder]. Without one, metrics are computed on the host, from
+// copies of the pages.
+//
+// Reductions compute at once, over the widened entries that SetHead last named for the
+// layer and the sequence: call it again after a pass has appended its rows. They return new
+// memory, a row per KV head or per query head with an element per entry, exact up to the
+// rounding of the device.
+type Reducer interface {
+	Attention
 
 	// KeyNorms and ValueNorms return the lengths of keys and of values, per KV head.
 	KeyNorms(ctx context.Context, layer, seq int) ([][]float32, error)
@@ -483,13 +506,9 @@ type Attention interface {
 	// layer and sequence.
 	ColumnSums(entries int) (ColumnSums, error)
 	ReadColumnSums(ctx context.Context, s ColumnSums, layer, seq int) ([][]float32, error)
-
-	// Free releases the memory, that of statistics and sums included.
-	Free()
 }
 
-// Moments and ColumnSums are statistics on the device, used with the Attention that made
-// them.
+// Moments and ColumnSums are statistics on the device, used with the Reducer that made them.
 type (
 	Moments    interface{ Free() }
 	ColumnSums interface{ Free() }

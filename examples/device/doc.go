@@ -1,11 +1,16 @@
-// Package device is a complete driver for lukv in host memory: the smallest thing that
-// package kernels/conformance accepts and that runs every model. Start from it when you
-// write a driver for new hardware, and replace one part after the other:
+// Package device is a complete driver for lukv in host memory: it passes package
+// kernels/conformance and runs every model. Start from it when you write a driver for new
+// hardware, and replace one part after the other. Three files make a driver:
 //
 //   - device.go: memory, and the operations that an encoder records, each a loop over rows;
-//   - experts.go: operations of mixtures of experts;
 //   - pages.go: pages of caches, with counts of their holders;
-//   - attention.go: attention over pages, and the reductions that metrics are made of.
+//   - attention.go: attention over pages.
+//
+// Two are optional. Without them the suite tests the rest, models with experts are refused,
+// and the host computes metrics:
+//
+//   - experts.go: operations of mixtures of experts (kernels.ExpertEncoder);
+//   - reductions.go: what metrics are made of (kernels.Reducer and kernels.StatisticsEncoder).
 //
 // Arithmetic is that of the kernels.CPU that New is given, row by row, so results have the
 // bits of the processor, and running the conformance suite on it checks an instruction set.

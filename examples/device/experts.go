@@ -6,6 +6,8 @@ import (
 	"github.com/lukv/lukv/kernels"
 )
 
+var _ kernels.ExpertEncoder = (*encoder)(nil)
+
 func (e *encoder) Route(experts, weights, logits kernels.Rows, normalise bool) {
 	const op = "route"
 	from := e.rows(op, logits, -1, -1)

@@ -39,7 +39,7 @@ type Counts struct {
 	Tables, TableEntriesWritten int // that are not freed; by all calls of PageTable.Set
 }
 
-// New wraps a device.
+// New wraps a device, which has all that is optional.
 func New(d kernels.Device) *Device {
 	return &Device{Device: d, holders: map[kernels.DevicePage]int{}}
 }
@@ -177,7 +177,7 @@ func (d *Device) Attention(s kernels.AttentionShape) (kernels.Attention, error) 
 	if err != nil {
 		return nil, err
 	}
-	return &attention{a, d}, nil
+	return &attention{a.(kernels.Reducer), d}, nil
 }
 
 func (d *Device) Encoder() (kernels.Encoder, error) {
@@ -188,7 +188,7 @@ func (d *Device) Encoder() (kernels.Encoder, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &encoder{e, d}, nil
+	return &encoder{e.(complete), d}, nil
 }
 
 type pool struct {
@@ -324,38 +324,44 @@ func (t *Table) Edit(index int, change func(block []byte)) error {
 }
 
 type encoder struct {
-	kernels.Encoder
+	complete
 	d *Device
+}
+
+// complete is an encoder with all that is optional.
+type complete interface {
+	kernels.ExpertEncoder
+	kernels.StatisticsEncoder
 }
 
 func (e *encoder) End() (kernels.CommandList, error) {
 	if err := e.d.hit(func(c *Counts) { c.Recorded++ }); err != nil {
 		return nil, err
 	}
-	return e.Encoder.End()
+	return e.complete.End()
 }
 
 func (e *encoder) Run(ctx context.Context, list kernels.CommandList) error {
 	if err := e.d.hit(func(c *Counts) { c.Run++ }); err != nil {
 		return err
 	}
-	return e.Encoder.Run(ctx, list)
+	return e.complete.Run(ctx, list)
 }
 
 func (e *encoder) RopeAppend(a kernels.Attention, layer int, q, k, v, cosSin kernels.Rows) {
-	e.Encoder.RopeAppend(a.(*attention).Attention, layer, q, k, v, cosSin)
+	e.complete.RopeAppend(a.(*attention).Reducer, layer, q, k, v, cosSin)
 }
 
 func (e *encoder) Attend(a kernels.Attention, layer int, dst, q kernels.Rows, stats bool) {
-	e.Encoder.Attend(a.(*attention).Attention, layer, dst, q, stats)
+	e.complete.Attend(a.(*attention).Reducer, layer, dst, q, stats)
 }
 
 func (e *encoder) ColumnSums(s kernels.ColumnSums, a kernels.Attention, layer, seq int, q kernels.Rows, first, n int) {
-	e.Encoder.ColumnSums(s, a.(*attention).Attention, layer, seq, q, first, n)
+	e.complete.ColumnSums(s, a.(*attention).Reducer, layer, seq, q, first, n)
 }
 
 type attention struct {
-	kernels.Attention
+	kernels.Reducer
 	d *Device
 }
 
@@ -365,89 +371,89 @@ func (a *attention) SetHead(layer, seq, head int, t kernels.PageTable, entries, 
 	if of, ok := t.(*Table); ok {
 		t = of.PageTable
 	}
-	a.Attention.SetHead(layer, seq, head, t, entries, base)
+	a.Reducer.SetHead(layer, seq, head, t, entries, base)
 }
 
 func (a *attention) ReadStats(ctx context.Context, dst []kernels.Softmax, first, n int) error {
 	if err := a.d.hit(nil); err != nil {
 		return err
 	}
-	return a.Attention.ReadStats(ctx, dst, first, n)
+	return a.Reducer.ReadStats(ctx, dst, first, n)
 }
 
 func (a *attention) KeyNorms(ctx context.Context, layer, seq int) ([][]float32, error) {
 	if err := a.reduce(); err != nil {
 		return nil, err
 	}
-	return a.Attention.KeyNorms(ctx, layer, seq)
+	return a.Reducer.KeyNorms(ctx, layer, seq)
 }
 
 func (a *attention) ValueNorms(ctx context.Context, layer, seq int) ([][]float32, error) {
 	if err := a.reduce(); err != nil {
 		return nil, err
 	}
-	return a.Attention.ValueNorms(ctx, layer, seq)
+	return a.Reducer.ValueNorms(ctx, layer, seq)
 }
 
 func (a *attention) MeanCosines(ctx context.Context, layer, seq int) ([][]float32, error) {
 	if err := a.reduce(); err != nil {
 		return nil, err
 	}
-	return a.Attention.MeanCosines(ctx, layer, seq)
+	return a.Reducer.MeanCosines(ctx, layer, seq)
 }
 
 func (a *attention) OutputNorms(ctx context.Context, layer, seq int, projection kernels.DeviceMatrix, norm int) ([][]float32, error) {
 	if err := a.reduce(); err != nil {
 		return nil, err
 	}
-	return a.Attention.OutputNorms(ctx, layer, seq, projection, norm)
+	return a.Reducer.OutputNorms(ctx, layer, seq, projection, norm)
 }
 
 func (a *attention) QuadraticForm(ctx context.Context, layer, seq int, linear, form []float32) ([][]float32, error) {
 	if err := a.reduce(); err != nil {
 		return nil, err
 	}
-	return a.Attention.QuadraticForm(ctx, layer, seq, linear, form)
+	return a.Reducer.QuadraticForm(ctx, layer, seq, linear, form)
 }
 
 func (a *attention) KeyDistances(ctx context.Context, layer, seq int, frequencies []float64) ([][]float32, error) {
 	if err := a.reduce(); err != nil {
 		return nil, err
 	}
-	return a.Attention.KeyDistances(ctx, layer, seq, frequencies)
+	return a.Reducer.KeyDistances(ctx, layer, seq, frequencies)
 }
 
 func (a *attention) LinearForms(ctx context.Context, layer, seq int, keys, values []float32, frequencies []float64) ([][]float32, error) {
 	if err := a.reduce(); err != nil {
 		return nil, err
 	}
-	return a.Attention.LinearForms(ctx, layer, seq, keys, values, frequencies)
+	return a.Reducer.LinearForms(ctx, layer, seq, keys, values, frequencies)
 }
 
 func (a *attention) Moments(covariance bool) (kernels.Moments, error) {
 	if err := a.d.hit(nil); err != nil {
 		return nil, err
 	}
-	return a.Attention.Moments(covariance)
+	return a.Reducer.Moments(covariance)
 }
 
 func (a *attention) ReadMoments(ctx context.Context, m kernels.Moments, head int, mean, cov []float64) (int, error) {
 	if err := a.reduce(); err != nil {
 		return 0, err
 	}
-	return a.Attention.ReadMoments(ctx, m, head, mean, cov)
+	return a.Reducer.ReadMoments(ctx, m, head, mean, cov)
 }
 
 func (a *attention) ColumnSums(entries int) (kernels.ColumnSums, error) {
 	if err := a.d.hit(nil); err != nil {
 		return nil, err
 	}
-	return a.Attention.ColumnSums(entries)
+	return a.Reducer.ColumnSums(entries)
 }
 
 func (a *attention) ReadColumnSums(ctx context.Context, s kernels.ColumnSums, layer, seq int) ([][]float32, error) {
 	if err := a.reduce(); err != nil {
 		return nil, err
 	}
-	return a.Attention.ReadColumnSums(ctx, s, layer, seq)
+	return a.Reducer.ReadColumnSums(ctx, s, layer, seq)
 }

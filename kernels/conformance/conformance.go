@@ -12,7 +12,8 @@
 // of, pools of pages, recorded lists, a small model in chunks and batches, and what happens
 // when a device is lost or its memory is full.
 //
-// With -short, large shapes are left out.
+// With -short, large shapes are left out. What is optional, [kernels.ExpertEncoder] and
+// [kernels.Reducer], is tested where the device has it.
 //
 // A device that computes with a kernels.CPU must give its bits (Options.Exact).
 package conformance
@@ -59,6 +60,11 @@ func Run(t *testing.T, o Options) {
 	}
 	s := &suite{o: o, d: o.Open(t)}
 	before := s.d.Memory().Buffers
+	e, err := s.d.Encoder()
+	ok(t, err)
+	_, s.experts = e.(kernels.ExpertEncoder)
+	_, s.reduces = e.(kernels.StatisticsEncoder)
+	e.Close()
 	t.Run("WeightTypes", s.weightTypes)
 	t.Run("PageTypes", s.findPageTypes)
 	t.Run("Operations", s.operations)
@@ -88,10 +94,25 @@ type suite struct {
 	types  []tensor.Type // of weights that the device takes
 	floats int           // how many of them come first that are not blocks of integers
 
+	experts, reduces bool // what is optional
+
 	pageTypes []pageTypes // that the device takes
 }
 
 var cpu kernels.CPU // portable
+
+// reducer returns an attention as what a device has whose encoders have statistics.
+func (s *suite) reducer(t testing.TB, a kernels.Attention) kernels.Reducer {
+	t.Helper()
+	r, is := a.(kernels.Reducer)
+	if is != s.reduces {
+		t.Fatalf("found attention with reductions: %v, encoders with statistics: %v", is, s.reduces)
+	}
+	if !is {
+		t.Skip("the device has no reductions (kernels.Reducer)")
+	}
+	return r
+}
 
 func ok(t testing.TB, err error) {
 	t.Helper()

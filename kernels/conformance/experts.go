@@ -12,6 +12,8 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
+func expertsOf(e kernels.Encoder) kernels.ExpertEncoder { return e.(kernels.ExpertEncoder) }
+
 // routeBound is relative to the weight of an expert.
 const routeBound = 4e-6
 
@@ -46,12 +48,12 @@ func (s *suite) routes(r *rig, st testnum.Style) (list []operation) {
 		list = append(list, operation{
 			name: name + "/experts", dst: tensor.F32, n: n, cols: chosen, want: ids, bound: func(int) float64 { return 0 },
 			record: func(e kernels.Encoder, dst kernels.Rows, first, n int) {
-				e.Route(dst, other.Part(first, n), logits.Part(first, n), i%2 == 0)
+				expertsOf(e).Route(dst, other.Part(first, n), logits.Part(first, n), i%2 == 0)
 			},
 		}, operation{
 			name: name + "/weights", dst: tensor.F32, n: n, cols: chosen, want: weights, bound: relative(weights, routeBound),
 			record: func(e kernels.Encoder, dst kernels.Rows, first, n int) {
-				e.Route(other.Part(first, n), dst, logits.Part(first, n), i%2 == 0)
+				expertsOf(e).Route(other.Part(first, n), dst, logits.Part(first, n), i%2 == 0)
 			},
 		})
 	}
@@ -149,9 +151,9 @@ func (s *suite) expertProducts(r *rig, st testnum.Style) (list []operation) {
 			name: name, dst: tensor.F32, n: all, cols: c.rows, want: want, bound: bound,
 			record: func(e kernels.Encoder, dst kernels.Rows, first, n int) {
 				if n == all {
-					e.ExpertMatMul(dst, src, experts, w.W)
+					expertsOf(e).ExpertMatMul(dst, src, experts, w.W)
 				} else {
-					e.ExpertMatMul(dst, src.Part(first, n), each.Part(first, n), w.W)
+					expertsOf(e).ExpertMatMul(dst, src.Part(first, n), each.Part(first, n), w.W)
 				}
 			},
 		})
@@ -186,9 +188,9 @@ func (s *suite) expertGates(r *rig, st testnum.Style) (list []operation) {
 			name: name, dst: xt, n: all, cols: c.rows, want: want, bound: gatedBound(g, u, want, gb, ub, xt),
 			record: func(e kernels.Encoder, dst kernels.Rows, first, n int) {
 				if n == all {
-					e.ExpertGateUp(dst, src, experts, act, gate.W, up.W)
+					expertsOf(e).ExpertGateUp(dst, src, experts, act, gate.W, up.W)
 				} else {
-					e.ExpertGateUp(dst, one.Part(first, n), each.Part(first, n), act, gate.W, up.W)
+					expertsOf(e).ExpertGateUp(dst, one.Part(first, n), each.Part(first, n), act, gate.W, up.W)
 				}
 			},
 		})
@@ -215,7 +217,7 @@ func (s *suite) expertSums(r *rig, st testnum.Style) (list []operation) {
 			name: name, dst: tensor.F32, n: n, cols: cols, initial: slices.Repeat([]float32{7}, n*cols), want: want,
 			bound: func(i int) float64 { return 1e-6*size[i] + 1e-30 },
 			record: func(e kernels.Encoder, dst kernels.Rows, first, n int) {
-				e.ExpertSum(dst, src.Part(first*chosen, n*chosen), weights.Part(first, n))
+				expertsOf(e).ExpertSum(dst, src.Part(first*chosen, n*chosen), weights.Part(first, n))
 			},
 		})
 		list = append(list, s.gatedSum(r, st, n, cols))
@@ -241,7 +243,7 @@ func (s *suite) gatedSum(r *rig, st testnum.Style, n, cols int) operation {
 			return elementBound*part[i] + 1e-7*math.Abs(float64(want[i])) + 1e-30
 		},
 		record: func(e kernels.Encoder, dst kernels.Rows, first, n int) {
-			e.AddGated(dst, src.Part(first, n), gates.Part(first, n))
+			expertsOf(e).AddGated(dst, src.Part(first, n), gates.Part(first, n))
 		},
 	}
 }

@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"errors"
+	"maps"
 	"testing"
 
 	"github.com/lukv/lukv/kernels"
@@ -29,10 +30,6 @@ func (s *suite) lost(t *testing.T) {
 	a, err := d.Attention(shape)
 	ok(t, err)
 	a.SetHead(0, 0, 0, table, 20, 0)
-	moments, err := a.Moments(true)
-	ok(t, err)
-	sums, err := a.ColumnSums(20)
-	ok(t, err)
 	b, err := d.Buffer(tensor.F32, 2, 16)
 	ok(t, err)
 	rows := kernels.Rows{Buffer: b, N: 2}
@@ -41,6 +38,27 @@ func (s *suite) lost(t *testing.T) {
 	list, err := e.End()
 	ok(t, err)
 	ok(t, e.Run(ctx, list))
+	reductions, free := map[string]func() error{}, []interface{ Free() }{table, a, b, list}
+	if a, is := a.(kernels.Reducer); is {
+		moments, err := a.Moments(true)
+		ok(t, err)
+		sums, err := a.ColumnSums(20)
+		ok(t, err)
+		x := make([]float32, 32)
+		reductions = map[string]func() error{
+			"KeyNorms":       func() error { _, err := a.KeyNorms(ctx, 0, 0); return err },
+			"ValueNorms":     func() error { _, err := a.ValueNorms(ctx, 0, 0); return err },
+			"MeanCosines":    func() error { _, err := a.MeanCosines(ctx, 0, 0); return err },
+			"QuadraticForm":  func() error { _, err := a.QuadraticForm(ctx, 0, 0, x, nil); return err },
+			"KeyDistances":   func() error { _, err := a.KeyDistances(ctx, 0, 0, make([]float64, 8)); return err },
+			"LinearForms":    func() error { _, err := a.LinearForms(ctx, 0, 0, x[:16], x[:16], make([]float64, 8)); return err },
+			"Moments":        func() error { _, err := a.Moments(true); return err },
+			"ReadMoments":    func() error { _, err := a.ReadMoments(ctx, moments, 0, make([]float64, 16), nil); return err },
+			"ColumnSums":     func() error { _, err := a.ColumnSums(3); return err },
+			"ReadColumnSums": func() error { _, err := a.ReadColumnSums(ctx, sums, 0, 0); return err },
+		}
+		free = append([]interface{ Free() }{moments, sums}, free...)
+	}
 	s.o.Lose(d)
 	check := func(name string, err error) {
 		t.Helper()
@@ -73,25 +91,16 @@ func (s *suite) lost(t *testing.T) {
 		"PagePool.Table":   func() error { _, err := pool.Table(); return err },
 		"PageTable.Set":    func() error { return table.Set(pages, 0) },
 
-		"ReadStats":      func() error { return a.ReadStats(ctx, make([]kernels.Softmax, 2), 0, 1) },
-		"KeyNorms":       func() error { _, err := a.KeyNorms(ctx, 0, 0); return err },
-		"ValueNorms":     func() error { _, err := a.ValueNorms(ctx, 0, 0); return err },
-		"MeanCosines":    func() error { _, err := a.MeanCosines(ctx, 0, 0); return err },
-		"QuadraticForm":  func() error { _, err := a.QuadraticForm(ctx, 0, 0, x, nil); return err },
-		"KeyDistances":   func() error { _, err := a.KeyDistances(ctx, 0, 0, make([]float64, 8)); return err },
-		"LinearForms":    func() error { _, err := a.LinearForms(ctx, 0, 0, x[:16], x[:16], make([]float64, 8)); return err },
-		"Moments":        func() error { _, err := a.Moments(true); return err },
-		"ReadMoments":    func() error { _, err := a.ReadMoments(ctx, moments, 0, make([]float64, 16), nil); return err },
-		"ColumnSums":     func() error { _, err := a.ColumnSums(3); return err },
-		"ReadColumnSums": func() error { _, err := a.ReadColumnSums(ctx, sums, 0, 0); return err },
+		"ReadStats": func() error { return a.ReadStats(ctx, make([]kernels.Softmax, 2), 0, 1) },
 	}
+	maps.Copy(calls, reductions)
 	for name, call := range calls {
 		check(name, call())
 	}
 	pool.Ref(pages)
 	pool.Unref(pages)
 	pool.Unref(pages)
-	for _, x := range []interface{ Free() }{table, moments, sums, a, b, list} {
+	for _, x := range free {
 		x.Free()
 	}
 	e.Close()

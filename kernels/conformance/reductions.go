@@ -42,7 +42,8 @@ func (s *suite) reductions(t *testing.T) {
 		t.Run(fmt.Sprintf("%v,dim%d,heads%d/%d", typesOf(c.l), c.l.HeadDim, c.heads, c.kv), func(t *testing.T) {
 			r := newRig(t, s.d)
 			p := r.newPass(c)
-			a, _, _, _, _ := p.start(r)
+			of, _, _, _, _ := p.start(r)
+			a := s.reducer(t, of)
 			if uneven {
 				s.unrotated(t, p, a, 0, 0)
 				return
@@ -53,7 +54,7 @@ func (s *suite) reductions(t *testing.T) {
 	}
 }
 
-func (s *suite) reduce(t *testing.T, r *rig, p *pass, a kernels.Attention, nth int) {
+func (s *suite) reduce(t *testing.T, r *rig, p *pass, a kernels.Reducer, nth int) {
 	ctx, heads, group, d := t.Context(), p.caches[0].heads, p.heads/p.kv, p.l.HeadDim
 	entries := make([][][2][]float32, len(heads)) // keys and values
 	for h, x := range heads {
@@ -178,7 +179,7 @@ func (s *suite) reduce(t *testing.T, r *rig, p *pass, a kernels.Attention, nth i
 
 // unrotated computes the reductions of keys whose rotation is undone, by the positions in the
 // pages: more entries were appended to each head than the attention case counts.
-func (s *suite) unrotated(t *testing.T, p *pass, a kernels.Attention, seq, more int) {
+func (s *suite) unrotated(t *testing.T, p *pass, a kernels.Reducer, seq, more int) {
 	t.Helper()
 	d, heads := p.l.HeadDim, p.caches[seq].heads
 	frequencies := make([]float64, d/2)
@@ -252,7 +253,8 @@ func (s *suite) statisticsOf(t *testing.T, c attentionCase) {
 		r := newRig(t, s.d)
 		p := r.newPass(c)
 		c.window = 0
-		a, q, k, v, turns := p.start(r)
+		of, q, k, v, turns := p.start(r)
+		a := s.reducer(t, of)
 		moments, err := a.Moments(true)
 		ok(t, err)
 		sums, err := a.ColumnSums(400)
@@ -264,10 +266,10 @@ func (s *suite) statisticsOf(t *testing.T, c attentionCase) {
 			}
 		}
 		r.run(func(e kernels.Encoder) {
-			parts(func(first, n int) { e.Moments(moments, q, first, n) })
+			parts(func(first, n int) { e.(kernels.StatisticsEncoder).Moments(moments, q, first, n) })
 			e.RopeAppend(a, 1, q, k, v, turns)
 			e.Attend(a, 1, out, q, true)
-			parts(func(first, n int) { e.ColumnSums(sums, a, 1, sequence, q, first, n) })
+			parts(func(first, n int) { e.(kernels.StatisticsEncoder).ColumnSums(sums, a, 1, sequence, q, first, n) })
 		})
 		means := s.sameMoments(t, p, a, moments, from, n)
 		for h, x := range p.caches[sequence].heads { // with the rows that were appended
@@ -294,7 +296,7 @@ func (s *suite) statisticsOf(t *testing.T, c attentionCase) {
 }
 
 // sameMoments compares moments with those of rows [from, from+n) and returns the means.
-func (s *suite) sameMoments(t *testing.T, p *pass, a kernels.Attention, m kernels.Moments, from, n int) (means []float32) {
+func (s *suite) sameMoments(t *testing.T, p *pass, a kernels.Reducer, m kernels.Moments, from, n int) (means []float32) {
 	d := p.l.HeadDim
 	mean, cov := make([]float64, d), make([]float64, d*d)
 	for h := range p.heads {
@@ -329,7 +331,7 @@ func (s *suite) sameMoments(t *testing.T, p *pass, a kernels.Attention, m kernel
 
 // sameSums compares the attention that entries have received from rows [from, from+n), which
 // the cache now holds.
-func (s *suite) sameSums(t *testing.T, p *pass, a kernels.Attention, sums kernels.ColumnSums, seq, from, n int) (all []float32) {
+func (s *suite) sameSums(t *testing.T, p *pass, a kernels.Reducer, sums kernels.ColumnSums, seq, from, n int) (all []float32) {
 	q, _, _ := p.reference()
 	got, err := a.ReadColumnSums(t.Context(), sums, 1, seq)
 	ok(t, err)

@@ -12,6 +12,12 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
+var (
+	_ kernels.ExpertEncoder     = (*encoder)(nil)
+	_ kernels.StatisticsEncoder = (*encoder)(nil)
+	_ kernels.Reducer           = (*attention)(nil)
+)
+
 // encoder is a kernels.Encoder: it resolves buffers and records commands, in parts that
 // are short enough to wait for when a run is cancelled.
 type encoder struct {

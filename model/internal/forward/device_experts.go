@@ -111,11 +111,12 @@ func (d *deviceRun) mixExperts(l *deviceDecoder, branch, x kernels.Rows) {
 	logits, experts, weights := of(m.logits, x.N), of(m.experts, x.N), of(m.weights, x.N)
 	inner, out := of(m.inner, x.N*p.Chosen), of(m.out, x.N*p.Chosen)
 
+	e := d.e.(kernels.ExpertEncoder)
 	d.product(logits, x, l.router)
-	d.e.Route(experts, weights, logits, p.Normalise)
-	d.e.ExpertGateUp(inner, x, experts, p.Activation, l.experts[0].gate, l.experts[0].up)
-	d.e.ExpertMatMul(out, inner, experts, l.experts[0].down)
-	d.e.ExpertSum(branch, out, weights)
+	e.Route(experts, weights, logits, p.Normalise)
+	e.ExpertGateUp(inner, x, experts, p.Activation, l.experts[0].gate, l.experts[0].up)
+	e.ExpertMatMul(out, inner, experts, l.experts[0].down)
+	e.ExpertSum(branch, out, weights)
 	if p.Shared == 0 {
 		return
 	}
@@ -124,7 +125,7 @@ func (d *deviceRun) mixExperts(l *deviceDecoder, branch, x kernels.Rows) {
 	d.product(gate, x, l.sharedMix)
 	d.e.GateUp(shared, x, p.Activation, kernels.Linear{W: l.experts[1].gate}, kernels.Linear{W: l.experts[1].up})
 	d.product(out, shared, l.experts[1].down)
-	d.e.AddGated(branch, out, gate)
+	e.AddGated(branch, out, gate)
 }
 
 // product sets dst to the product of x and w.

@@ -53,7 +53,7 @@ func (p *passRows) rowsFrom(g *Span, from int) (first, n int) {
 func (d *deviceRun) recordMoments(g *Span) {
 	if w := g.Watch.OnDevice(); w != nil && w.moments != nil {
 		if first, n := d.rowsFrom(g, w.skip); n > 0 {
-			d.e.Moments(w.moments, d.act(actQ), first, n)
+			d.e.(kernels.StatisticsEncoder).Moments(w.moments, d.act(actQ), first, n)
 		}
 	}
 }
@@ -63,7 +63,7 @@ func (d *deviceRun) recordSums(at, seq int, g *Span) {
 	if w := g.Watch.OnDevice(); w != nil {
 		for _, x := range w.windows {
 			if first, n := d.rowsFrom(g, x.from); n > 0 {
-				d.e.ColumnSums(x.sums, d.a, at, seq, d.act(actQ), first, n)
+				d.e.(kernels.StatisticsEncoder).ColumnSums(x.sums, d.a, at, seq, d.act(actQ), first, n)
 			}
 		}
 	}
@@ -89,12 +89,14 @@ func (w *Watcher) OnDevice() *DeviceWatch {
 	return w.Device
 }
 
-// attention returns the pass's attention on a device if it has the layer, nil otherwise.
-func (p *Pass) attention(at int) kernels.Attention {
+// reducer returns the pass's attention on a device if it has the layer and reduces, nil
+// otherwise.
+func (p *Pass) reducer(at int) kernels.Reducer {
 	if p.dev == nil || at >= len(p.dev.acc.layers) {
 		return nil
 	}
-	return p.dev.a
+	a, _ := p.dev.a.(kernels.Reducer)
+	return a
 }
 
 // DeviceWatch makes what collects on the device what metrics need from a layer during
@@ -102,7 +104,7 @@ func (p *Pass) attention(at int) kernels.Attention {
 // share is the uniform budget that metrics look at. It returns nil if the device
 // collects nothing.
 func (p *Pass) DeviceWatch(at, T int, needs *lukv.Needs, share int, metrics []lukv.Metric) (*DeviceWatch, error) {
-	a := p.attention(at)
+	a := p.reducer(at)
 	if a == nil {
 		return nil, nil
 	}
@@ -160,7 +162,7 @@ func windowOnDevice(m lukv.Metric, T, share int) int {
 // Score ranks the entries of a layer of a cache, on the device if it can. w is the watcher
 // of the layer in this run, or nil.
 func (p *Pass) Score(ctx context.Context, cache *kvcache.Cache, w *Watcher, metric lukv.Metric, l *lukv.Layer) (lukv.Scores, error) {
-	a := p.attention(l.Index)
+	a := p.reducer(l.Index)
 	if a == nil {
 		return lukv.Score(ctx, metric, l)
 	}
@@ -191,7 +193,7 @@ func (p *Pass) Score(ctx context.Context, cache *kvcache.Cache, w *Watcher, metr
 }
 
 // readMoments copies a layer's query statistics to the host.
-func (net *Network) readMoments(ctx context.Context, a kernels.Attention, w *DeviceWatch) (*lukv.QueryStats, error) {
+func (net *Network) readMoments(ctx context.Context, a kernels.Reducer, w *DeviceWatch) (*lukv.QueryStats, error) {
 	c := net.Config
 	stats := lukv.NewQueryStats(c.Heads, c.HeadDim, w.skip, w.covariance, net.CPU)
 	mean := make([]float64, c.HeadDim)
@@ -211,7 +213,7 @@ func (net *Network) readMoments(ctx context.Context, a kernels.Attention, w *Dev
 
 // layerReductions is the lukv.Accelerator of one layer.
 type layerReductions struct {
-	a       kernels.Attention
+	a       kernels.Reducer
 	layer   int
 	kvHeads int
 	output  kernels.DeviceMatrix // projection of the layer

@@ -51,7 +51,10 @@ func (a *Device) Close() error {
 // head if those are all. On an error nothing is left there.
 func (net *Network) OpenDevice(ctx context.Context, dev kernels.Device, owned bool, w *weights.Weights, n int) error {
 	a := &Device{dev: dev, owned: owned}
-	err := net.fits(a.dev, w, n)
+	err := net.fits(dev, w, n)
+	if err == nil {
+		err = net.hasExperts(dev, n)
+	}
 	if err == nil {
 		err = net.upload(ctx, a, w, n)
 	}
@@ -60,6 +63,23 @@ func (net *Network) OpenDevice(ctx context.Context, dev kernels.Device, owned bo
 		return err
 	}
 	net.Device = a
+	return nil
+}
+
+// hasExperts returns an error that wraps [arch.ErrUnsupported] if the first n layers need
+// operations of experts and a device lacks them.
+func (net *Network) hasExperts(dev kernels.Device, n int) error {
+	if !slices.ContainsFunc(net.Plan[:n], func(p arch.LayerPlan) bool { return p.FFN.Experts > 0 }) {
+		return nil
+	}
+	e, err := dev.Encoder()
+	if err != nil {
+		return err
+	}
+	defer e.Close()
+	if _, ok := e.(kernels.ExpertEncoder); !ok {
+		return fmt.Errorf("experts on %s: %w", dev.Info().Name, arch.ErrUnsupported)
+	}
 	return nil
 }
 
