@@ -119,7 +119,8 @@ func TestExperts(t *testing.T) {
 			numbers[i] = random(r, n*experts)
 			y[i], logits[i] = m.buffer(t, n, mixCols, nil), m.buffer(t, n, experts, numbers[i])
 		}
-		m.run(t, func(e kernels.Encoder) {
+		m.run(t, func(of kernels.Encoder) {
+			e := of.(kernels.ExpertEncoder)
 			for i := range y {
 				e.Route(ids, weights, logits[i], true)
 				e.ExpertGateUp(inner, x, ids, kernels.SiLU, m.gate, m.up)
