@@ -1,6 +1,7 @@
 package kernels
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/lukv/lukv/tensor"
@@ -12,7 +13,7 @@ func init() {
 	for _, n := range []int{0, 1, 7, 8, 15, 16, 17, 31, 33, 64, 100, 259} {
 		name := func(op string) string { return fmt.Sprintf("%s/%d", op, n) }
 		for _, a := range Activations() {
-			register(op{name: name([...]string{SiLU: "SwiGLU", GELUTanh: "GeGLU"}[a]), operands: []operand{f32("dst", n, out), f32("gate", n, in), f32("up", n, in)},
+			register(op{name: name(cmp.Or(map[Activation]string{SiLU: "SwiGLU", GELUTanh: "GeGLU"}[a], a.String())), operands: []operand{f32("dst", n, out), f32("gate", n, in), f32("up", n, in)},
 				ways: []way{
 					{"whole", func(c CPU, b []mem) { c.Gated(a, b[0].f32(), b[1].f32(), b[2].f32()) }},
 					{"in parts", func(c CPU, b []mem) {
