@@ -232,7 +232,7 @@ func TestEvalDivergenceResumes(t *testing.T) {
 	assert.True(t, strings.HasPrefix(string(after), string(before)))
 	assert.Equal(t, 1+len(want.Items), strings.Count(string(after), "\n"))
 
-	fails(t, exitFailed, "made with other settings", "eval", "builtin", "--data", shortData(t), "--measure", "kl", "--ratio", "0.5", "--items", items)
+	fails(t, exitFailed, "made with other settings (methods): choose another place", "eval", "builtin", "--data", shortData(t), "--measure", "kl", "--ratio", "0.5", "--items", items)
 	fails(t, exitFailed, "not a file of answers", "eval", "builtin", "--data", shortData(t), "--ratio", "0.5", "--items", items)
 }
 

@@ -402,6 +402,8 @@ func TestLog(t *testing.T) {
 
 	_, err = OpenLog[Answer](path, "h2", settings)
 	assert.ErrorIs(t, err, ErrSettings)
+	_, err = OpenLog[Answer](path, "h2", map[string]any{"seed": 4, "limit": 2})
+	assert.ErrorContains(t, err, "made with other settings (n, seed): choose another place")
 	require.NoError(t, os.WriteFile(path, append(whole, "nonsense\n"...), 0o644))
 	_, err = OpenLog[Answer](path, "h1", settings)
 	assert.ErrorContains(t, err, "line 5")

@@ -7,7 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
+	"strings"
 
 	"github.com/lukv/lukv/internal/filelock"
 )
@@ -99,7 +102,7 @@ func openLog[T Outcome](path, hash string, settings any) (l *Log[T], err error) 
 		if err != nil {
 			return nil, err
 		}
-		if err := l.line(n, line, hash); err != nil {
+		if err := l.line(n, line, hash, settings); err != nil {
 			return nil, fmt.Errorf("line %d: %w", n, err)
 		}
 		end += int64(len(line))
@@ -126,7 +129,7 @@ func (l *Log[T]) kind() outcomeKind {
 	return none.kind()
 }
 
-func (l *Log[T]) line(n int, text []byte, hash string) error {
+func (l *Log[T]) line(n int, text []byte, hash string, settings any) error {
 	if n > 1 {
 		var o T
 		if err := json.Unmarshal(text, &o); err != nil {
@@ -145,9 +148,33 @@ func (l *Log[T]) line(n int, text []byte, hash string) error {
 		return fmt.Errorf("not a file of %s of format %q", l.kind().name, l.kind().format)
 	}
 	if head.Hash != hash {
-		return fmt.Errorf("%w (%s, this run has %s): choose another place", ErrSettings, head.Hash, hash)
+		return fmt.Errorf("%w%s: choose another place", ErrSettings, differing(head.Settings, settings))
 	}
 	return nil
+}
+
+// questionKeys are the settings that choose questions: files of outcomes grow by more of them.
+var questionKeys = []string{"items", "limit", "fraction"}
+
+// differing lists the settings of a file that are not those of this run, for an error.
+func differing(old json.RawMessage, settings any) string {
+	var was, is map[string]json.RawMessage
+	raw, err := json.Marshal(settings)
+	if err != nil || json.Unmarshal(old, &was) != nil || json.Unmarshal(raw, &is) != nil {
+		return ""
+	}
+	names := map[string]bool{}
+	for _, s := range []map[string]json.RawMessage{was, is} {
+		for name := range s {
+			if !bytes.Equal(was[name], is[name]) && !slices.Contains(questionKeys, name) {
+				names[name] = true
+			}
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(slices.Sorted(maps.Keys(names)), ", ") + ")"
 }
 
 func (k outcomeKey) check() error {
