@@ -117,8 +117,8 @@ type DeviceMemory struct {
 //   - [Encoder] records operations on buffers and runs them. Recording and running are
 //     separate, so that decoding records once and runs for every token.
 //   - [Pages] keep the keys and values of caches, [Attention] says which entries the rows
-//     of a pass append and see. A [Reducer] also computes the reductions over entries that metrics
-//     are made of.
+//     of a pass append and see. A [Reducer] also computes the reductions over entries that
+//     metrics are made of.
 //
 // A driver may leave out [ExpertEncoder], and [Reducer] with [StatisticsEncoder].
 //
