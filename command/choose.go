@@ -8,11 +8,11 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/lukv/lukv/dialog"
 	"github.com/lukv/lukv/eval"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/model/builtin"
-	"github.com/lukv/lukv/tokenizer"
 )
 
 type chooseCmd struct {
@@ -97,7 +97,7 @@ func (c *chooseCmd) Run(e *env) error {
 		return err
 	}
 	defer m.Close()
-	if err := c.checkLengths(m, items); err != nil {
+	if err := c.checkLengths(m, framing, items); err != nil {
 		return err
 	}
 	compared := evalCmd{modelFlags: c.modelFlags, budgetLists: budgetLists{Ratio: c.ratios()}, Metric: c.metrics(), Allocator: c.allocators(),
@@ -186,8 +186,9 @@ func (c *chooseCmd) items(e *env) ([]eval.Item, error) {
 	return out, nil
 }
 
-// checkLengths refuses documents that do not fit into the context, before anything is measured.
-func (c *chooseCmd) checkLengths(m *model.Model, items []eval.Item) error {
+// checkLengths refuses documents that do not fit into the context with the framing and one token
+// of an answer, before anything is measured.
+func (c *chooseCmd) checkLengths(m *model.Model, framing dialog.Framing, items []eval.Item) error {
 	tok, err := m.Tokenizer()
 	if err != nil {
 		return err
@@ -197,8 +198,9 @@ func (c *chooseCmd) checkLengths(m *model.Model, items []eval.Item) error {
 		limit = c.MaxContext
 	}
 	for i, it := range items {
-		if n := len(tok.Encode(it.Context, tokenizer.EncodeOptions{SpecialAsText: true})); n >= limit {
-			return fmt.Errorf("%s: %w: found %d tokens, expected fewer than %d", c.Document[i], model.ErrContextFull, n, limit)
+		head, tail := framing.Prompt(it.Context, it.Question, it.AnswerPrefix)
+		if n := len(head.Encode(tok)) + len(tail.Encode(tok)); n >= limit {
+			return fmt.Errorf("%s: %w: found %d tokens with those around it, expected fewer than %d", c.Document[i], model.ErrContextFull, n, limit)
 		}
 	}
 	return nil

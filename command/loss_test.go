@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -164,4 +165,7 @@ func TestChoose(t *testing.T) {
 	assert.Less(t, strings.Index(text, "keydiff/adakv"), strings.Index(text, "knorm/adakv"))
 	fails(t, exitFailed, "not measured", "choose", "builtin", "-d", short, "--metric", "knorm")
 	fails(t, exitUsage, "--ratio", "choose", "builtin", "-d", short, "--ratio", "2")
+	// The text would fit, but not with what is around it.
+	fails(t, exitFull, "tokens with those around it, expected fewer than", "choose", "builtin", "-d", first, "--metric", "knorm",
+		"--max-context", strconv.Itoa(r.Documents[0].Tokens))
 }
