@@ -92,7 +92,7 @@ var ones = func() (x [512]float32) {
 }()
 
 // scalesOf sets s to the scales in a group of the n entries of a page from entry on.
-func (r *integerRows) scalesOf(c CPU, s []float32, side unsafe.Pointer, entry, group int) {
+func (r *PageRows) scalesOf(c CPU, s []float32, side unsafe.Pointer, entry, group int) {
 	p := r.scale(side, entry, group)
 	if !fourBits(r.typ) {
 		copy(s, unsafe.Slice((*float32)(p), len(s)))
@@ -121,14 +121,14 @@ func (kv *KV) at(slot int) (*Page, int) {
 
 // scoresIntPortable sets p[j] to the scaled score of q with logical slot from+j.
 func scoresIntPortable(p []float32, q *query, kv *KV, from int) {
-	r, _ := kv.layout().intKeys()
+	r := kv.layout().KeyRows()
 	n, size := groups(r.typ, r.dim)
 	var record [maxIntRow]byte
 	var k [512]int8
 	var s [1]float32
 	for j := range p {
 		page, e := kv.at(from + j)
-		r.read(record[:], page.K, e)
+		r.readRecord(record[:], page.K, e)
 		r.unpack(k[:r.dim], record[:])
 		t := float32(0)
 		for g := range n {
@@ -141,7 +141,7 @@ func scoresIntPortable(p []float32, q *query, kv *KV, from int) {
 }
 
 // unpack sets q to the integers of a record.
-func (r *integerRows) unpack(q []int8, record []byte) {
+func (r *PageRows) unpack(q []int8, record []byte) {
 	if !fourBits(r.typ) {
 		copy(q, unsafe.Slice((*int8)(unsafe.Pointer(unsafe.SliceData(record))), len(q)))
 		return
@@ -162,7 +162,7 @@ func dotInt16(n []int16, q []int8) int32 {
 // valuesIntPortable sets acc to the weighted sum of the values of the logical slots from,
 // from+1, …, with the weights p, in one block.
 func valuesIntPortable(acc, p []float32, kv *KV, from int) {
-	r, _ := kv.layout().intValues()
+	r := kv.layout().ValueRows()
 	count, size := groups(r.typ, r.dim)
 	var record [maxIntRow]byte
 	var v [512]int8
@@ -179,7 +179,7 @@ func valuesIntPortable(acc, p []float32, kv *KV, from int) {
 	var sums [512]int32
 	for j := range p {
 		page, e := kv.at(from + j)
-		r.read(record[:], page.V, e)
+		r.readRecord(record[:], page.V, e)
 		r.unpack(v[:r.dim], record[:])
 		for d := range acc {
 			sums[d] += int32(w[d/size][j]) * int32(v[d])

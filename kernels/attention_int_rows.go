@@ -62,7 +62,7 @@ func wholeTiles(n int) int { return (n + TileEntries - 1) &^ (TileEntries - 1) }
 
 // intKeys sets a to n keys of a page from an entry on, whole tiles.
 func (kv *KV) intKeys(c CPU, a *intScores, s *intScratch, page *Page, e, n int) {
-	r, _ := kv.layout().intKeys()
+	r := kv.layout().KeyRows()
 	count, size := groups(r.typ, r.dim)
 	a.pairs, a.groups, a.tiles = size/2, count, n/TileEntries
 	k := unsafe.Add(page.K, cellBytes(r.typ, e*r.dim))
@@ -100,7 +100,7 @@ func (t *queryRows) intScores(base, from, to int) {
 // intValues adds the weighted values of the columns [from, to), group by group.
 func (t *queryRows) intValues(base, from, to int) {
 	s, kv := &t.s.ints, &t.KV
-	v, _ := kv.layout().intValues()
+	v := kv.layout().ValueRows()
 	count, size := groups(v.typ, v.dim)
 	from = from &^ 1
 	if fourBits(v.typ) {

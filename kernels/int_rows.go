@@ -35,26 +35,8 @@ import (
 // Nothing here depends on other entries: eviction moves the integers and scales of an entry
 // as they are, and neither forks nor the number of tokens at a time change a bit.
 
-// integerRows are the keys, or the values, of a page if their type is I8 or Q4_0. As a record,
-// an entry's key or value is its integers in order (Q4_0: pairs of elements) and then its
-// scales, KeyBytes or ValueBytes of [PageLayout].
-type integerRows struct {
-	typ  tensor.Type // I8 or Q4_0
-	keys bool        // else values
-	dim  int         // HeadDim
-	page int         // PageEntries
-}
-
-// intKeys describes the keys of pages, intValues their values; ok is false if they are not
-// integers.
-func (l PageLayout) intKeys() (r integerRows, ok bool) {
-	return integerRows{l.Type, true, l.HeadDim, l.PageEntries}, isInt(l.Type)
-}
-
-// intValues describes the values of pages, see intKeys.
-func (l PageLayout) intValues() (r integerRows, ok bool) {
-	return integerRows{l.ValueType(), false, l.HeadDim, l.PageEntries}, isInt(l.ValueType())
-}
+// As a record, an entry's key or value is its integers in order (Q4_0: pairs of elements) and
+// then its scales, KeyBytes or ValueBytes of [PageLayout].
 
 func isInt(t tensor.Type) bool { return t == tensor.I8 || t == tensor.Q4_0 }
 
@@ -83,12 +65,11 @@ func cellBytes(t tensor.Type, n int) int {
 
 const maxIntRow = maxHead + 4 // bytes of the longest record
 
-// rowBytes is the size of a record, cells that of its integers.
-func (r *integerRows) rowBytes() int { return rowBytes(r.typ, r.dim) }
-func (r *integerRows) cells() int    { return cellBytes(r.typ, r.dim) }
+// cells is the size of the integers of a record.
+func (r *PageRows) cells() int { return cellBytes(r.typ, r.dim) }
 
 // cell returns the first integer, or pair of 4 bits, of an entry, and the distance to the next.
-func (r *integerRows) cell(side unsafe.Pointer, entry int) (p unsafe.Pointer, step int) {
+func (r *PageRows) cell(side unsafe.Pointer, entry int) (p unsafe.Pointer, step int) {
 	size := 2 // of a pair
 	if fourBits(r.typ) {
 		size = 1
@@ -105,7 +86,7 @@ func (r *integerRows) cell(side unsafe.Pointer, entry int) (p unsafe.Pointer, st
 }
 
 // scale returns an entry's scale in a group.
-func (r *integerRows) scale(side unsafe.Pointer, entry, group int) unsafe.Pointer {
+func (r *PageRows) scale(side unsafe.Pointer, entry, group int) unsafe.Pointer {
 	p := unsafe.Add(side, r.page*r.cells())
 	if !fourBits(r.typ) {
 		return unsafe.Add(p, 4*entry)
@@ -113,8 +94,8 @@ func (r *integerRows) scale(side unsafe.Pointer, entry, group int) unsafe.Pointe
 	return unsafe.Add(p, 2*(group*r.page+entry))
 }
 
-// read sets record to that of an entry of the keys or values at side.
-func (r integerRows) read(record []byte, side unsafe.Pointer, entry int) {
+// readRecord sets record to that of an entry of the keys or values at side.
+func (r *PageRows) readRecord(record []byte, side unsafe.Pointer, entry int) {
 	p, step := r.cell(side, entry)
 	q := record[:r.cells()]
 	switch {
@@ -134,7 +115,7 @@ func (r integerRows) read(record []byte, side unsafe.Pointer, entry int) {
 			q[i] = pair[0]>>shift&15 | pair[1]>>shift<<4
 		}
 	}
-	rest, size := record[len(q):r.rowBytes()], 2
+	rest, size := record[len(q):r.Bytes()], 2
 	if !fourBits(r.typ) {
 		size = 4
 	}
@@ -144,8 +125,8 @@ func (r integerRows) read(record []byte, side unsafe.Pointer, entry int) {
 	}
 }
 
-// write stores a record as an entry of the keys or values at side.
-func (r integerRows) write(side unsafe.Pointer, entry int, record []byte) {
+// writeRecord stores a record as an entry of the keys or values at side.
+func (r *PageRows) writeRecord(side unsafe.Pointer, entry int, record []byte) {
 	p, step := r.cell(side, entry)
 	q := record[:r.cells()]
 	switch {
@@ -166,7 +147,7 @@ func (r integerRows) write(side unsafe.Pointer, entry int, record []byte) {
 			pair[1] = pair[1]&other | x>>4<<shift
 		}
 	}
-	rest, size := record[len(q):r.rowBytes()], 2
+	rest, size := record[len(q):r.Bytes()], 2
 	if !fourBits(r.typ) {
 		size = 4
 	}
@@ -176,11 +157,11 @@ func (r integerRows) write(side unsafe.Pointer, entry int, record []byte) {
 	}
 }
 
-// store rounds x [HeadDim] to the type and stores it as an entry of the keys or values at
+// storeIntegers rounds x [HeadDim] to the type and stores it as an entry of the keys or values at
 // side.
-func (r integerRows) store(c CPU, side unsafe.Pointer, entry int, x []float32) {
+func (r *PageRows) storeIntegers(c CPU, side unsafe.Pointer, entry int, x []float32) {
 	var buf [maxIntRow]byte
-	record := buf[:r.rowBytes()]
+	record := buf[:r.Bytes()]
 	if !fourBits(r.typ) {
 		q := unsafe.Slice((*int8)(unsafe.Pointer(&buf)), r.dim)
 		s := c.roundInt8Row(q, x)
@@ -188,14 +169,14 @@ func (r integerRows) store(c CPU, side unsafe.Pointer, entry int, x []float32) {
 	} else {
 		c.roundInt4(record, x)
 	}
-	r.write(side, entry, record)
+	r.writeRecord(side, entry, record)
 }
 
-// load is the inverse of store: it sets x [HeadDim] to the elements of an entry.
-func (r integerRows) load(c CPU, side unsafe.Pointer, entry int, x []float32) {
+// loadIntegers is the inverse of storeIntegers: it sets x [HeadDim] to the elements of an entry.
+func (r *PageRows) loadIntegers(c CPU, side unsafe.Pointer, entry int, x []float32) {
 	var buf [maxIntRow]byte
-	record := buf[:r.rowBytes()]
-	r.read(record, side, entry)
+	record := buf[:r.Bytes()]
+	r.readRecord(record, side, entry)
 	if !fourBits(r.typ) {
 		s := math.Float32frombits(binary.LittleEndian.Uint32(record[r.dim:]))
 		for i := range x {

@@ -185,7 +185,7 @@ func (s *suite) expertGates(r *rig, st testnum.Style) (list []operation) {
 		src, one := r.rows(xt, c.n, c.cols, x), r.rows(xt, all, c.cols, repeated)
 		experts, each := r.rows(tensor.F32, c.n, c.chosen, ids), r.rows(tensor.F32, all, 1, ids)
 		list = append(list, operation{
-			name: name, dst: xt, n: all, cols: c.rows, want: want, bound: gatedBound(g, u, want, gb, ub, xt),
+			name: name, dst: xt, n: all, cols: c.rows, want: want, bound: gatedBound(act, g, u, want, gb, ub, xt),
 			record: func(e kernels.Encoder, dst kernels.Rows, first, n int) {
 				if n == all {
 					expertsOf(e).ExpertGateUp(dst, src, experts, act, gate.W, up.W)

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/lukv/lukv/internal/lowbit"
+	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/tensor"
 )
 
@@ -47,8 +48,9 @@ type Config struct {
 	Scalars Scalars
 	Lowbit  *lowbit.Scheme // of matrices that are stored in few bits, nil for none
 
-	plan      []LayerPlan // of every layer, see Plans
-	moreRopes []RopeConfig
+	plan       []LayerPlan        // of every layer, see Plans
+	activation kernels.Activation // of feed-forward units, the family's
+	moreRopes  []RopeConfig
 }
 
 // RopeConfig describes how queries and keys are rotated. The zero value of each
@@ -114,7 +116,7 @@ func (c *Config) Plans() []LayerPlan {
 			ScoreScale: 1 / math.Sqrt(float64(c.HeadDim)),
 			qkvBias:    c.QKVBias, outBias: c.OutBias,
 			preNorm: true, ResidualScale: 1,
-			FFN: FFNPlan{Width: c.Intermediate, bias: c.MLPBias},
+			FFN: FFNPlan{Activation: c.activation, Width: c.Intermediate, bias: c.MLPBias},
 		}
 		if i < len(c.Windows) {
 			plan[i].Window = c.Windows[i]

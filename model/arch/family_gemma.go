@@ -64,7 +64,7 @@ func (o object) gemmaLayers(c *Config, pattern int) {
 	c.Scalars.NormOffset = 1
 	c.amend(func(at int, p *LayerPlan) {
 		p.ScoreScale = 1 / math.Sqrt(score)
-		p.postNorm, p.FFN.Activation = true, kernels.GELUTanh
+		p.postNorm = true
 		if byPattern && (at+1)%pattern == 0 {
 			p.Window = 0
 		}

@@ -116,6 +116,7 @@ func Parse(text []byte) (*Config, error) {
 		EOS:            o.ids("eos_token_id"),
 		Generation:     neutralGeneration(),
 		Lowbit:         scheme,
+		activation:     def.activation,
 	}
 	if o.Err() != nil {
 		return nil, o.Err()
